@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 from oracles import layers as recorded
 
 import ggplug as gg
@@ -92,11 +93,12 @@ def ssm(p: Parameters) -> gg.Tensor:
         pytest.param("ssm", ssm, id="ssm"),
     ],
 )
-def test_gradients_agree_with_pytorch(name: str, loss_of: Callable[[Parameters], gg.Tensor]) -> None:
+@pytest.mark.parametrize("device", ["CPU", "OpenCL0"])
+def test_gradients_agree_with_pytorch(name: str, loss_of: Callable[[Parameters], gg.Tensor], device: str) -> None:
     parameters = {each: gg.tensor(values) for each, values in recorded.numbers(name).items()}
     loss = loss_of(parameters)
     backward = gg.Graph(loss.set_output()).backward(loss, parameters.values())
-    with np.load(recorded.RECORDED) as wanted, gg.Scheduler([gg.init_best()]) as scheduler:
+    with np.load(recorded.RECORDED) as wanted, gg.Scheduler([device_or_skip(device)]) as scheduler:
         scheduler.compute(backward)
         assert loss.item() == pytest.approx(float(wanted[f"{name}.loss"]), rel=1e-5)
         for each, tensor in parameters.items():

@@ -37,7 +37,7 @@ def made(period: int, optimiser: opt.Optimiser | None = None, **options: Any) ->
 def state(training: opt.Training) -> list[Array]:
     """All that a checkpoint holds."""
     counts = np.array([training.steps, training._batches])
-    return [counts, *(tensor.numpy() for tensor in training._context)]
+    return [counts, *(tensor.numpy() for tensor in training._written())]
 
 
 def same(one: list[Array], other: list[Array]) -> bool:
@@ -94,15 +94,23 @@ def settle_once(training: opt.Training) -> Any:
     return lambda: next(calls, interrupt)()
 
 
-@pytest.mark.parametrize("execution", ["now", "late"])
-@pytest.mark.parametrize(("period", "before"), [(1, 0), (2, 0), (2, 1)])
+@pytest.mark.parametrize(
+    ("period", "before", "execution", "elsewhere"),
+    [
+        *((*each, execution, "") for each in [(1, 0), (2, 0), (2, 1)] for execution in ("now", "late")),
+        (1, 0, "late", "c"),
+        (2, 1, "late", "a"),
+    ],
+)
 def test_a_step_of_which_a_device_computed_a_part_counts_or_the_period_begins_anew(
-    period: int, before: int, execution: Any
+    period: int, before: int, execution: Any, elsewhere: str
 ) -> None:
-    cases = set()
+    """Also if a parameter lies on another device, which does not fail."""
+    cases, cpu = set(), gg.device("CPU")
     for node in range(1, 200):
         device = FakeDevice(execution=execution)
-        with made(period, backends=[device, gg.device("CPU")]) as training:
+        placement = {elsewhere: cpu} if elsewhere else {}
+        with made(period, backends=[device, cpu], placement=placement) as training:
             for number in range(before):
                 training.step(DATA[number], LABELS[number])
             start = state(training)

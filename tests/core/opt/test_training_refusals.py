@@ -14,6 +14,7 @@ import pytest
 import ggplug as gg
 from ggplug import opt
 from ggplug.errors import BusyError, ParameterError, ShapeError, TypeMismatchError
+from ggplug_testing import FakeDevice
 
 Array = npt.NDArray[Any]
 
@@ -171,3 +172,35 @@ def test_a_training_in_a_step_is_busy() -> None:
 
     with opt.Training(function, {"w": WEIGHTS}, opt.mean) as training, pytest.raises(BusyError):
         training.step(DATA)
+
+
+# -- placement -------------------------------------------------------------------------------------
+
+
+def test_parameters_lie_where_the_first_pattern_says_and_are_trained_alike() -> None:
+    def outputs(p: Mapping[str, gg.Tensor], x: gg.Tensor) -> gg.Tensor:
+        return gg.mul_mat(p["b.w"], gg.tanh(gg.add(gg.mul_mat(p["a.w"], x), p["a.b"])))
+
+    values = {"a.w": np.ones((4, 3)), "a.b": np.zeros(4), "b.w": np.full((1, 4), 0.5)}
+    found = []
+    for placed in ({}, {"a.b": 0, "a.*": 1}, {"*": 1}):
+        devices = [FakeDevice("Fake0"), FakeDevice("Fake1", execution="late"), gg.device("CPU")]
+        placement = {pattern: devices[number] for pattern, number in placed.items()}
+        how: dict[str, Any] = {"backends": devices, "placement": placement, "clip": 1.0}
+        with opt.Training(outputs, values, opt.mean_squared_error, opt.SGD(0.1), **how) as training:
+            where = {name: tensor.buffer.type.device for name, tensor in training.parameters.items() if tensor.buffer}
+            losses = [training.step(DATA, TARGETS) for _ in range(3)]
+        found.append(([devices.index(where[name]) for name in values], losses))
+    assert [places for places, _ in found] == [[0, 0, 0], [1, 0, 0], [1, 1, 1]]
+    assert found[0][1] == found[1][1] == found[2][1]
+
+
+def test_a_placement_that_no_parameter_or_no_backend_has_is_refused() -> None:
+    cpu, other = gg.device("CPU"), FakeDevice()
+    for placement, wrong in (
+        ({"w": other}, "none of the backends"),
+        ({"v*": cpu}, "'v\\*' is the first pattern of no parameter"),
+        ({"*": cpu, "w": cpu}, "'w' is the first pattern of no parameter"),
+    ):
+        with pytest.raises(ParameterError, match=wrong):
+            opt.Training(linear, {"w": WEIGHTS}, backends=[cpu], placement=placement)

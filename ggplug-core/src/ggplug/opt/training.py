@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -27,6 +28,7 @@ from ggplug.scheduler import Scheduler
 from ggplug.scheduler.feed import Feed
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Context, Tensor, new_tensor
+from ggplug.types import BufferUsage
 from ggplug.values.arrays import as_array, whole_number
 from ggplug.values.geometry import MAX_RANK
 
@@ -52,6 +54,8 @@ class Training:
     ``function(parameters, data)``: the outputs; the last extent of ``data`` is the number of datapoints.
     ``parameters``: initial values by name, each with one extent or more, which become F32 on the device.
     ``backends``: streams or devices in order of priority, by default the best device; parameters lie on the first one.
+    ``placement``: patterns of names of parameters, such as ``output.*``, and the one of ``backends`` on which those lie
+    that match; the first pattern counts.  What reads a parameter is computed where it lies.
     ``period``: the number of batches whose gradients are added up for a step.  ``clip``: the largest norm of all
     gradients together; larger ones are scaled down.  0: any.
 
@@ -69,6 +73,7 @@ class Training:
         optimiser: Optimiser | None = None,
         *,
         backends: Sequence[Backend | Device] | None = None,
+        placement: Mapping[str, Backend | Device] | None = None,
         period: int = 1,
         clip: float = 0.0,
     ) -> None:
@@ -82,45 +87,56 @@ class Training:
         self._batches = 0
         """Of the current step, whose gradients are in the accumulators."""
         self._sign = 1.0
-        """What ``_mark`` is while no batch is computed; each batch changes the sign of both."""
+        """What ``_marks`` are while no batch is computed; each batch changes the sign of all."""
         self._uncounted = False
         """Whether a batch may have been computed that is not counted, because of an error."""
         self._entered_by = 0
         self._feeds: dict[tuple[Any, ...], Feed] = {}
         suffixes = [*self.optimiser.moments, *(["grad"] if period > 1 else [])]
         values = _values(parameters, suffixes)
-        self._context = Context("training")
-        """What is written to files."""
-        self.parameters = {name: self._kept(name, value.shape) for name, value in values.items()}
-        self._moments = {
-            name: [self._kept(f"{name}.{each}", value.shape) for each in self.optimiser.moments]
-            for name, value in values.items()
-        }
-        self._accumulators = {
-            name: self._kept(f"{name}.grad", value.shape) for name, value in values.items() if period > 1
-        }
-        self._controls = Context("controls of training")
-        self._settings = self._controls.new_tensor("f32", self.optimiser.settings(0).shape, "settings")
-        self._mark = self._controls.new_tensor("f32", 1, "mark")
-        """How far the graph of a batch has come: it doubles as parameters or accumulators begin to change, and is
-        multiplied by -1/2 when all have changed."""
         streams = [registry.init_best()] if backends is None else list(backends)
-        self.scheduler = Scheduler(streams)
-        for context in (self._context, self._controls):
-            memory.allocate(context, streams[0], zeroed=True)
-        self._mark.set([self._sign])
+        self._places = _places(values, placement or {}, streams)
+        """For each parameter the number of its stream."""
+        used = sorted({0, *self._places.values()})
+        contexts = {place: Context("training") for place in used}
+        controls = {place: Context("controls of training") for place in used}
+        self._marks = [context.new_tensor("f32", 1, "mark") for context in controls.values()]
+        """How far the graph of a batch has come on each of these streams: a mark doubles as parameters or accumulators
+        begin to change, and is multiplied by -1/2 when all have changed."""
+        self._settings = controls[0].new_tensor("f32", self.optimiser.settings(0).shape, "settings")
+        self._owned = [*contexts.values(), *controls.values()]
+
+        def kept(suffix: str = "") -> dict[str, Tensor]:
+            return {
+                name: contexts[self._places[name]].new_tensor("f32", value.shape[::-1], name + suffix)
+                for name, value in values.items()
+            }
+
+        self.parameters = kept()
+        moments = [kept(f".{each}") for each in self.optimiser.moments]
+        self._moments = {name: [each[name] for each in moments] for name in values}
+        self._accumulators = kept(".grad") if period > 1 else {}
+        self.scheduler = Scheduler(streams, reorder=False)  # marks tell what was computed before them
+        usage = BufferUsage.WEIGHTS if len(used) > 1 else BufferUsage.ANY
+        for each in (contexts, controls):
+            for place, context in each.items():
+                memory.allocate(context, streams[place], usage, zeroed=True)
+        for mark in self._marks:
+            mark.set([self._sign])
         for name, value in values.items():
             self.parameters[name].set(value)
 
-    def _kept(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return self._context.new_tensor("f32", shape[::-1], name)
+    def _written(self) -> list[Tensor]:
+        """What files hold."""
+        moments = [each for several in self._moments.values() for each in several]
+        return [*self.parameters.values(), *moments, *self._accumulators.values()]
 
     def free(self) -> None:
         """Frees the memory of parameters, of the optimiser's state, and of graphs."""
         self._feeds.clear()
         self.scheduler.free()
-        self._context.free()
-        self._controls.free()
+        for context in self._owned:
+            context.free()
 
     def __enter__(self) -> Self:
         return self
@@ -178,14 +194,15 @@ class Training:
         """
         if not self._uncounted:
             return
-        mark = float(self._mark.numpy()[0])
-        if abs(mark) != 1:
+        mark, *others = (float(each.numpy()[0]) for each in self._marks)
+        if abs(mark) != 1 or any(each != mark for each in others):
             mark = -self._sign if self._ends_period() else self._sign
             for each in self._accumulators.values():
                 each.set(np.zeros(each.shape, np.float32))
             if mark == self._sign:
                 self._batches = 0
-            self._mark.set([mark])
+            for each in self._marks:
+                each.set([mark])
         if mark == self._sign:
             self._uncounted = False
         else:
@@ -238,7 +255,8 @@ class Training:
         expansion = Expansion(graph, self.parameters.values())
         expansion.run({loss: ones(loss.ne)})
         gradients = {name: expansion.wanted(tensor) for name, tensor in self.parameters.items()}
-        graph.expand(ops.scale_inplace(self._mark, 2))
+        for mark in self._marks:
+            graph.expand(ops.scale_inplace(mark, 2))
         if self.period > 1:
             gradients = {name: ops.add_inplace(self._accumulators[name], each) for name, each in gradients.items()}
             for each in gradients.values():
@@ -247,7 +265,8 @@ class Training:
             self._change(graph, {name: self._mean(each) for name, each in gradients.items()})
             for each in self._accumulators.values():
                 graph.expand(ops.fill_inplace(each, 0.0))
-        graph.expand(ops.scale_inplace(self._mark, -0.5))
+        for mark in self._marks:
+            graph.expand(ops.scale_inplace(mark, -0.5))
         return graph, inputs, [loss]
 
     def _mean(self, total: Tensor) -> Tensor:
@@ -261,7 +280,9 @@ class Training:
             # At most 1, also if all gradients are zero.
             factor = ops.clamp(ops.div(ops.scale(ones((1, 1, 1, 1)), self.clip), norm), 0.0, 1.0)
             gradients = {name: ops.mul(each, factor) for name, each in gradients.items()}
-        for name, gradient in gradients.items():
+        # The last stream first: it has the last mark, so that fewer splits begin anew.
+        for name in sorted(gradients, key=self._places.__getitem__, reverse=True):
+            gradient = gradients[name]
             plain = gradient if gradient.nb[0] == 4 or gradient.ne[0] == 1 else ops.cont(gradient)
             graph.expand(self.optimiser.step(self.parameters[name], plain, self._moments[name], self._settings))
 
@@ -280,7 +301,7 @@ class Training:
             writer.add("training.period", self.period)
             for key, values in as_metadata(self.epochs).items():
                 writer.add(key, values, (ValueType.ARRAY, ValueType.FLOAT64))
-            for tensor in self._context:
+            for tensor in self._written():
                 writer.add_tensor(tensor.name, tensor.numpy())
 
     @one_thread_at_a_time
@@ -298,17 +319,18 @@ class Training:
                 batches = 0
             epochs = from_metadata(reader.metadata)
             gradients = {each.name for each in self._accumulators.values()} if not batches else ()
+            written = self._written()
             values = [
                 np.zeros(tensor.shape, np.float32) if tensor.name in gradients else _array_in(reader, tensor)
-                for tensor in self._context
+                for tensor in written
             ]
-            before = [tensor.numpy() for tensor in self._context]
+            before = [tensor.numpy() for tensor in written]
             try:
-                for tensor, value in zip(self._context, values, strict=True):
+                for tensor, value in zip(written, values, strict=True):
                     tensor.set(value)
                 self.steps, self._batches, self.epochs = steps, batches, epochs
             except BaseException:
-                for tensor, value in zip(self._context, before, strict=True):
+                for tensor, value in zip(written, before, strict=True):
                     tensor.set(value)
                 raise
 
@@ -358,6 +380,25 @@ def _values(parameters: Mapping[str, Any], suffixes: Sequence[str]) -> dict[str,
                 got=found[name].shape,
             )
     return found
+
+
+def _places(
+    names: Iterable[str], placement: Mapping[str, Backend | Device], streams: Sequence[Backend | Device]
+) -> dict[str, int]:
+    """For each parameter the number of the stream on which it lies."""
+    numbers: dict[str, int] = {}
+    for pattern, where in placement.items():
+        same = [where in (stream, getattr(stream, "device", None)) for stream in streams]
+        if not any(same):
+            raise ParameterError(
+                f"the placement of {pattern!r} is {where!r}, which is none of the backends {streams}", got=where
+            )
+        numbers[pattern] = same.index(True)
+    places = {name: next((pattern for pattern in placement if fnmatchcase(name, pattern)), None) for name in names}
+    for pattern in placement:
+        if pattern not in places.values():
+            raise ParameterError(f"{pattern!r} is the first pattern of no parameter; they are {[*places]}", got=pattern)
+    return {name: 0 if pattern is None else numbers[pattern] for name, pattern in places.items()}
 
 
 def _total(terms: Sequence[Tensor]) -> Tensor:

@@ -62,11 +62,13 @@ def make_schedule(
     policy: Policy | None = None,
     op_offload: bool = True,
     groups: bool = True,
+    reorder: bool = True,
     costs: CostModel | None = None,
 ) -> Schedule:
     """Assigns a graph's nodes, cuts splits, forms groups, and lays out memory.  ``pins``: position -> stream number.
 
-    ``groups``: whether devices may form groups of nodes.  ``costs``: chooses the streams by predicted time, where that
+    ``groups``: whether devices may form groups of nodes.  ``reorder``: whether nodes may be computed in another order
+    than the graph's.  ``costs``: chooses the streams by predicted time, where that
     is clearly less than by ggml's rules, takes no more splits, and fits into memory.
 
     Raises PlacementError, OutOfMemoryError (a tensor is larger than its memory's largest buffer), and GraphError for
@@ -77,7 +79,7 @@ def make_schedule(
     def decided(wanted: Mapping[int, int] | None = None) -> Decided:
         how = {"pins": pins, "policy": policy, "op_offload": op_offload, "wanted": wanted}
         assignment = assign(graph, streams, hazards=hazards, **how)  # type: ignore[arg-type]
-        found = cut(graph, streams, assignment, hazards)
+        found = cut(graph, streams, assignment, hazards, reorder=reorder)
         return Decided(assignment, found, _groups(graph, streams, found) if groups and allocator.reuse else UNGROUPED)
 
     ruled = decided()

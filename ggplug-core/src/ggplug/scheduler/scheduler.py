@@ -60,7 +60,8 @@ class Scheduler(Uncopied):
     kept.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
     ``poison``: fills bytes that must not be read with NaN, for ``"nodes"`` or True after each node, for ``"groups"``
     after each group (default: the variable ``GGPLUG_POISON``).
-    ``groups=False``: devices form no groups and compute node by node.
+    ``groups=False``: devices form no groups and compute node by node.  ``reorder=False``: each stream gets its nodes in
+    the graph's order; otherwise nodes that do not depend on each other may have another, so that streams overlap.
 
     Graphs are not changed.  Equal graphs share a schedule: computing a graph again, or an equal new one, costs a few
     calls for each split.
@@ -81,6 +82,7 @@ class Scheduler(Uncopied):
         reuse: bool = True,
         poison: bool | str | None = None,
         groups: bool = True,
+        reorder: bool = True,
     ) -> None:
         if isinstance(backends, (str, Device, Backend)) or not isinstance(backends, Sequence):
             raise ParameterError(
@@ -118,7 +120,7 @@ class Scheduler(Uncopied):
         self.policy = policy if callable(policy) else None
         self.cache_size = cache_size
         self.poison = poison_mode(poison)
-        self.groups = groups
+        self.groups, self.reorder = groups, reorder
         self._asynchronous = tuple(filter(is_asynchronous, self.backends))
         self._streams = Streams(self.backends, self.buffer_types)
         self._movers = tuple(self._mover(backend) for backend in self.backends)
@@ -292,6 +294,7 @@ class Scheduler(Uncopied):
             policy=self.policy,
             op_offload=self.op_offload,
             groups=self.groups,
+            reorder=self.reorder,
             costs=self.costs,
         )
 

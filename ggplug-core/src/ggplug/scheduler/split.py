@@ -81,14 +81,17 @@ class Decided:
     groups: Groups
 
 
-def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards) -> Cut:
-    """Cuts an assigned graph into splits (ggml_backend_sched_split_graph, pass 5), in an order of :mod:`.overlap`."""
-    order = list(overlapping(graph, streams, assignment, hazards))
+def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards, *, reorder: bool = True) -> Cut:
+    """Cuts an assigned graph into splits (ggml_backend_sched_split_graph, pass 5).
+
+    The order of nodes is one of :mod:`.overlap`, which streams may change further; without ``reorder`` the graph's.
+    """
+    order = list(overlapping(graph, streams, assignment, hazards) if reorder else graph.order)
     if order != graph.order:
         hazards.check_order(order)
         hazards = Hazards(graph, order)
     splits, copies = _splits(graph, streams, assignment, hazards)
-    optimizing = [type(backend).optimize is not Backend.optimize for backend in streams]
+    optimizing = [reorder and type(backend).optimize is not Backend.optimize for backend in streams]
     if any(optimizing[split.stream] for split in splits):
         order = _optimized(graph, streams, splits, order, optimizing)
         hazards.check_order(order)
