@@ -335,6 +335,13 @@ def bench_peers(session: nox.Session) -> None:
     session.run("ggplug", "bench", "embeddings", "--peers", *session.posargs)
 
 
+@nox.session(name="bench-training")
+def bench_training(session: nox.Session) -> None:
+    """Training against PyTorch, which compiles what it computes if there is a C++ compiler."""
+    install(session, "torch==2.13.0")
+    session.run("ggplug", "bench", "training", "--peers", *session.posargs)
+
+
 @nox.session(name="bench-generation")
 def bench_generation(session: nox.Session) -> None:
     """Language models against llama.cpp, which is compiled for this machine; that takes minutes."""
@@ -353,7 +360,8 @@ def serve(session: nox.Session) -> None:
 def torch(session: nox.Session) -> None:
     """The example backend over PyTorch: its own tests, a model, and reports of its mistakes."""
     install(session, "-e", "./examples/ggplug-torch", "torch==2.13.0", *PORTABLE_NEEDS, model=True)
-    session.run("pytest", "examples/ggplug-torch", "tests/project/test_example_torch.py", *session.posargs)
+    tests = ("tests/project/test_example_torch.py", "tests/models/finetuning/test_bench_training.py")
+    session.run("pytest", "examples/ggplug-torch", *tests, *session.posargs)
 
 
 @nox.session

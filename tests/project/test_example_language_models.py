@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
 import ggplug_models
 from examples.finetune_lora.__main__ import main as finetune
@@ -15,10 +16,11 @@ from examples.train_tiny_lm.corpus import divided, read, trigram_loss
 from ggplug.gguf import GGUFReader
 
 
+@pytest.mark.parametrize("device", ["CPU", pytest.param("OpenCL0", marks=pytest.mark.long)])
 def test_a_model_is_trained_and_quantised_and_an_adapter_of_it_learns_python(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = ["--folder", str(tmp_path), "--device", "CPU"]
+    place = ["--folder", str(tmp_path), "--device", device_or_skip(device).name]
     train(["--epochs", "2", "--characters", "9000", "--embd", "64", "--layers", "1", *place])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("8100 characters to learn from, 900 to test")

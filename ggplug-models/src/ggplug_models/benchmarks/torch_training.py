@@ -78,7 +78,10 @@ def transformer(shape: Transformer, threads: int | None = None, *, compiled: boo
         logits = F.linear(norm(x, "norm"), p["output"])
         return F.cross_entropy(logits.view(-1, shape.n_vocab), labels.reshape(-1))
 
-    return _learning(torch, torch.compile(loss_of) if compiled else loss_of, [*p.values()], ALPHA, DECAY)
+    if compiled:
+        torch._dynamo.config.suppress_errors = True  # where the compiler fails, it is not faster
+        loss_of = torch.compile(loss_of)
+    return _learning(torch, loss_of, [*p.values()], ALPHA, DECAY)
 
 
 def adapter(path: Path, rank: int, alpha: float, rate: float, decay: float, threads: int | None = None) -> Step:
