@@ -23,6 +23,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     mixing,
     query_of,
     rows_of,
+    shown,
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
@@ -112,6 +113,7 @@ def flash_attention_back_queries() -> Body:
             seen = keys
             if params.masked != 0:
                 seen = min(keys, max(0, row % queries + keys - queries + 1))
+            seen = shown(params, matrix, row, row + 1, 0, seen)
             k, query = key_rows(params, matrix, 0), query_of(params, matrix, row)
             products(memory, k, k_stride, seen, query, dk, powers)
             d = _gradient_of_result(params, matrix, row)
@@ -201,19 +203,25 @@ def flash_attention_back_keys() -> Body:
         mixed = sums + params.kept_bytes
         dk, dv, keys, queries = params.dk, params.dv, params.keys, params.queries
         q_stride, d_stride, row_bytes = params.q.nb1, params.d.nb2, params.saved_bytes
-        has_mask = min(params.mask.address, 1)
+        has_mask, mask_stride = min(params.mask.address, 1), params.mask.nb1
         first, end = thread_range(ctx, keys * params.groups * params.batches)
         for number in range(first, end):
             if aborted(ctx):
                 return
             matrix, key = number // keys, number % keys
             simd.fill_bytes(sums, 0, 2 * params.kept_bytes)
-            start = 0
+            least = 0
             if params.masked != 0:
-                start = max(0, key - (keys - queries))
-            count = max(0, queries - start)
+                least = min(queries, max(0, key - (keys - queries)))
             for first_row in range(0, rows_of(params), max(1, queries)):
-                row = first_row + start
+                start, last = least, queries
+                mask = mask_of(params, matrix, first_row, key)
+                if has_mask != 0:  # rows from which the key is hidden add nothing
+                    while start < last and simd.load_f16(mask + start * mask_stride) == -math.inf:
+                        start += 1
+                    while last > start and simd.load_f16(mask + (last - 1) * mask_stride) == -math.inf:
+                        last -= 1
+                count = last - start
                 query, d = query_of(params, matrix, first_row), _gradient_of_result(params, matrix, first_row)
                 query, d = query + start * q_stride, d + start * d_stride
                 products(memory, query, q_stride, count, key_rows(params, matrix, key), dk, powers)
@@ -221,7 +229,7 @@ def flash_attention_back_keys() -> Body:
                 if has_mask != 0:
                     slope = params.slopes[head_of(params, matrix, first_row)]
                     for r in range(count):
-                        simd.store_f32(mask_row + 4 * r, slope * simd.load_f16(mask_of(params, matrix, row + r, key)))
+                        simd.store_f32(mask_row + 4 * r, slope * simd.load_f16(mask + (start + r) * mask_stride))
                 head, scale, cap = _number_of_head(params, matrix, first_row), params.scale, params.cap
                 saved = params.saved.address + head * 4 * row_bytes + 4 * start
                 _gradients_of_key(powers, wanted, mask_row, count, has_mask, scale, cap, saved, row_bytes)
