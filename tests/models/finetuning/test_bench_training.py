@@ -13,7 +13,8 @@ from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks import torch_training
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
-from ggplug_models.benchmarks.training import ALPHA, RESIDENT, Training, Transformer, alternated, compared, judged
+from ggplug_models.benchmarks.training import RESIDENT, Training, alternated, compared, judged, trained
+from ggplug_models.benchmarks.transformer import ALPHA, Transformer
 
 SMALL = Transformer(n_layer=2, n_embd=32, n_head=2, n=16, batch=4, n_vocab=40)
 
@@ -83,7 +84,7 @@ def test_pytorch_finds_the_same_losses(llama: Path) -> None:
     pytest.importorskip("torch")
     texts = SMALL.texts(10)
     step = torch_training.transformer(SMALL)
-    with SMALL.training(gg.device("CPU"), Options()) as training:
+    with trained(SMALL, gg.device("CPU"), Options()) as training:
         found = [(training.step(each[:, :-1], each[:, 1:]), step(each[:, :-1], each[:, 1:])) for each in texts]
     ours, theirs = zip(*found, strict=True)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)

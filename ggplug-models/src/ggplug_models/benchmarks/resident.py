@@ -14,7 +14,8 @@ from pathlib import Path
 import ggplug as gg
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks import torch_training
-from ggplug_models.benchmarks.training import PEAK_STEPS, RESIDENT, Transformer
+from ggplug_models.benchmarks.training import PEAK_STEPS, RESIDENT, trained
+from ggplug_models.benchmarks.transformer import Transformer
 
 
 def main(asked: str) -> int:
@@ -29,7 +30,7 @@ def main(asked: str) -> int:
     if options["name"] == "torch":
         step = torch_training.transformer(shape, options["threads"])
     else:
-        step = shape.training(device, Options(threads=options["threads"])).step
+        step = trained(shape, device, Options(threads=options["threads"])).step
     for each in texts:
         step(each[:, :-1], each[:, 1:])
     print(_bytes("VmHWM") - before)

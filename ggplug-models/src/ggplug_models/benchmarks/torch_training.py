@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,7 @@ import numpy.typing as npt
 from ggplug.cli.bench import usable_processors
 from ggplug.gguf import GGUFReader
 from ggplug.quants import dequantize
-
-if TYPE_CHECKING:
-    from ggplug_models.benchmarks.training import Transformer
+from ggplug_models.benchmarks.transformer import ALPHA, DECAY, EPS, Transformer
 
 Array = npt.NDArray[Any]
 Step = Callable[[Array, Array], float]
@@ -53,8 +51,6 @@ def _learning(
 
 def transformer(shape: Transformer, threads: int | None = None, *, compiled: bool = False) -> Step:
     """A step of the transformer, with PyTorch's fused attention and AdamW; ``compiled``: by ``torch.compile``."""
-    from ggplug_models.benchmarks.training import ALPHA, DECAY, EPS
-
     torch = imported(threads)
     import torch.nn.functional as F  # noqa: N812
 
