@@ -196,7 +196,7 @@ def test_sources_may_be_permuted_sliced_and_the_same(device: CpuDevice, rng: np.
         check(device, ops.mul(a, b), 1e-14)
 
 
-@pytest.mark.parametrize("name", ["reglu", "geglu", "geglu_erf", "geglu_quick", "swiglu", "swiglu_oai"])
+@pytest.mark.parametrize("name", ["reglu", "geglu", "geglu_erf", "geglu_quick", "swiglu", "swiglu_clamp", "swiglu_oai"])
 @pytest.mark.parametrize("elem", ["f32", "f16"])
 def test_gated_linear_units_of_halves_and_of_two_sources(name: str, elem: str, device: CpuDevice) -> None:
     rng = np.random.default_rng(11)

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug import quants, types
+from ggplug import ops, quants, types
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
+from ggplug.tensor import Tensor
 from ggplug_testing import vectors
 from ggplug_testing.devices.reference import ReferenceDevice
-from ggplug_testing.ggml_ops import TABLE
+from ggplug_testing.ggml_ops import TABLE, Result, rewrite
 from ggplug_testing.reporting.report import Finding
 from ggplug_testing.vectors import Recording, replay
 from tests.core.ops import vectors_choice
@@ -87,6 +88,22 @@ def test_every_op_that_can_be_rewritten_is_recorded_and_passes(outcomes: list[Fi
         "CONCAT",
         "GEGLU",
     } <= passed
+
+
+def test_ops_that_one_op_of_ggml_stands_for_are_told_apart_by_its_parameters() -> None:
+    half, x, weights = (
+        int(np.float32(0.5).view(np.int32)),
+        gg.new_tensor("f32", (8, 4, 3)),
+        gg.new_tensor("f32", (4, 3)),
+    )
+    gated = Result(types.F32, x.ne, x.nb, 0)
+    clamped = rewrite("GLU", [6, 0, 0, half], [x, x], gated)
+    assert isinstance(clamped, Tensor)
+    assert clamped.op == ops.SwigluClamp(limit=0.5)
+    for params, source, op in (([half, 1], x, ops.Dsv4HcPreGated(0.5)), ([0, 0], weights, ops.Dsv4HcPre())):
+        found = rewrite("DSV4_HC_PRE", params, [x, source], Result(types.F32, (8, 3, 1, 1), (4, 32, 96, 96), 0))
+        assert isinstance(found, Tensor)
+        assert found.op == op
 
 
 def test_the_compact_choice_is_what_the_choosing_gives(shared: Path | None, data: Path, tmp_path: Path) -> None:
