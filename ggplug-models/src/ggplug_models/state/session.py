@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.state.adapting import Adapting, InEffect, Lora, checked_scales, in_effect, scales_in
+from ggplug_models.state.adapting import Adapting, InEffect, Lora, OwnScales, checked_scales, in_effect, scales_in
 from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells, SourceCells
 from ggplug_models.state.memory import Kind, Memory
@@ -46,6 +46,13 @@ LARGEST_RESULT = 64 << 20
 """Maximum size in bytes of the logits of a step of several tokens."""
 
 
+class Basis(NamedTuple):
+    """What the tokens of a sequence are computed with: the scales of adapters, if it has its own, and a source text."""
+
+    own: OwnScales
+    source: tuple[int, ...]
+
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -55,8 +62,13 @@ class SourceStep(Protocol):
 
     graph: Graph
 
-    def compute(self, scheduler: Scheduler, tokens: npt.NDArray[np.int64], rows: npt.NDArray[np.int32]) -> None:
-        """Computes them for tokens, and stores them in rows of the memory; the last rows are those of padding."""
+    def compute(
+        self, scheduler: Scheduler, tokens: npt.NDArray[np.int64], rows: npt.NDArray[np.int32], scales: InEffect
+    ) -> None:
+        """Computes them for tokens, and stores them in rows of the memory; the last rows are those of padding.
+
+        ``scales``: the changes of the graph, with their scales.
+        """
 
 
 class Reader(Protocol):
@@ -118,8 +130,8 @@ class LanguageModel(ModelIdentity, Protocol):
     ) -> Step:
         """The step with the graph for this shape."""
 
-    def build_source(self, n_tok: int, memory: Memory) -> SourceStep | None:
-        """The step that reads a source text of ``n_tok`` tokens; None: the model reads no source text."""
+    def build_source(self, n_tok: int, memory: Memory, patches: Sequence[GraphChange] = ()) -> SourceStep | None:
+        """The step that reads a source text of ``n_tok`` tokens, with ``patches``; None: the model reads none."""
 
     def cache_on(self, number: int) -> Device | None:
         """The device that a rule chose for a block's cache or state; None: no rule did."""
@@ -273,12 +285,13 @@ class Session(Uncopied):
             return
         with self.locked():
             self._cut(target, 0)  # it stays empty until the copy is complete
+            self._set_source(target, [])
             for a, b in zip(self.memory.of_sequence(source), self.memory.of_sequence(target), strict=True):
                 b.set_bytes(a.tobytes())
             for cells in self._cells.values():
                 cells.copied(source, target)
-            self._set_source(target, self._sources[source])
             self._adapting.copy(source, target)
+            self._set_source(target, self._sources[source])
             self._tokens[target] = list(self._tokens[source])
 
     def shift(self, keep: int, drop: int, seq: int = 0) -> None:
@@ -382,21 +395,38 @@ class Session(Uncopied):
 
     # -- adapters ----------------------------------------------------------------------------------
 
-    @one_thread_at_a_time
     def adapt(self, lora: Lora | None, seq: int = 0) -> None:
         """Computes a sequence with adapters of its own from now on: those that are named, with these scales.
 
         ``lora``: scales by what :meth:`.Network.adapt` returned.  None: all adapters act with the scales of the model,
-        as in a new session.  A sequence whose scales change loses its tokens.  Sequences with equal scales are computed
-        together, others one after the other: the results are those that each has alone.
+        as in a new session.  A sequence whose scales change loses its tokens and its source text.  Sequences with equal
+        scales are computed together, others one after the other: the results are those that each has alone.
 
         Raises ParameterError for what is no adapter in effect, and for scales that are no numbers.
         """
-        seq = self._number(seq)
-        own = checked_scales(lora, self.model.patches)
+        self._adapt(self._number(seq), checked_scales(lora, self.model.patches))
+
+    @one_thread_at_a_time
+    def _adapt(self, seq: int, own: OwnScales) -> None:
         if in_effect(own, self.model.patches) != self._in_effect(seq):
             self._cut(seq, 0)
+            self._set_source(seq, [])
         self._adapting.set(seq, own)
+
+    def basis(self, seq: int = 0) -> Basis:
+        """What a sequence is computed with, besides its tokens, for :meth:`set_basis`."""
+        seq = self._number(seq)
+        return Basis(self._adapting.own(seq), self.source(seq))
+
+    def set_basis(self, basis: Basis, seq: int = 0) -> None:
+        """Gives a sequence the adapters and the source text that :meth:`basis` returned.
+
+        It keeps its tokens if it has these already.  Raises as :meth:`encode`.
+        """
+        seq = self._number(seq)
+        self._adapt(seq, basis.own)
+        if basis.source != self.source(seq):
+            self.encode(basis.source, seq)
 
     def is_adapted(self, lora: Lora | None, seq: int = 0) -> bool:
         """Whether a sequence is computed with these adapters: :meth:`adapt` would keep its tokens."""
@@ -407,15 +437,14 @@ class Session(Uncopied):
         """The adapters that a sequence is computed with, for a file."""
         return self._adapting.text(self._number(seq), self.model.patches)
 
-    @one_thread_at_a_time
     def adapt_as(self, adapters: Mapping[int, str]) -> None:
-        """Sets what :meth:`adapters` returned, by sequence; the sequences keep their tokens.
+        """As :meth:`adapt`, with what :meth:`adapters` returned, by sequence.
 
         Raises ModelError, before any change, for an adapter that the model does not have.
         """
         found = {self._number(seq): scales_in(each, self.model.patches) for seq, each in adapters.items()}
         for seq, own in found.items():
-            self._adapting.set(seq, own)
+            self._adapt(seq, own)
 
     def _in_effect(self, seq: int) -> InEffect:
         return self._adapting.of(seq, self.model.patches)
@@ -449,18 +478,19 @@ class Session(Uncopied):
             return
         with self.locked():
             self._set_source(seq, [])  # until it is complete
-            step = self._source_step(in_steps(len(checked)))
+            changes = self._in_effect(seq)
+            step = self._source_step(in_steps(len(checked)), tuple(changes))
             assert step is not None
             positions = np.full((1, in_steps(len(checked))), -1)
             positions[0, : len(checked)] = np.arange(len(checked))
             (cells,) = (each for each in self._cells.values() if isinstance(each, SourceCells))
-            step.compute(self.model.scheduler, np.array(checked), cells.rows(seq, positions))
+            step.compute(self.model.scheduler, np.array(checked), cells.rows(seq, positions), changes)
         self._set_source(seq, checked)
 
-    def _source_step(self, n_tok: int) -> SourceStep | None:
+    def _source_step(self, n_tok: int, changes: tuple[GraphChange, ...]) -> SourceStep | None:
         """The step that reads a source text; None if the model reads none."""
-        key = n_tok, self.model.patches
-        return self._kept(self._source_steps, key, lambda: self.model.build_source(n_tok, self.memory))
+        key = n_tok, changes
+        return self._kept(self._source_steps, key, lambda: self.model.build_source(n_tok, self.memory, changes))
 
     def _checked_source(self, seq: int, tokens: Sequence[int]) -> list[int]:
         """The ids of a source text."""
@@ -769,7 +799,7 @@ class Session(Uncopied):
             graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), (), self.model.patches).graph
             assert graph is not None
             graphs.append(graph)
-        source = self._source_step(in_steps(self.n_ctx)) if self._reads_source else None
+        source = self._source_step(in_steps(self.n_ctx), self.model.patches) if self._reads_source else None
         return graphs if source is None else [graphs[0], source.graph, *graphs[1:]]
 
     # -- life --------------------------------------------------------------------------------------
