@@ -117,6 +117,19 @@ def test_a_source_text_is_read_once(model: EncoderDecoder, texts: list) -> None:
             assert nmse(session.decode({0: tokens}, Outputs.ALL)[0], wanted) > 1e-3
 
 
+@pytest.mark.parametrize("kept", [0, 3])
+def test_what_follows_a_text_with_nan_is_computed_as_without_it(model: EncoderDecoder, texts: list, kept: int) -> None:
+    source, tokens, wanted = texts[1]
+    with model.session(64, cache_type="f32") as session:
+        session.encode(source)
+        session.decode({0: tokens[:3]})
+        with model.patch("dec.blk.0.l_out", lambda x: x * np.nan):
+            assert np.isnan(session.decode({0: [7] * 30})[0]).all()
+        session.rewind(kept)
+        for place, token in enumerate(tokens[kept:], kept):
+            assert nmse(session.decode({0: [token]})[0], wanted[place]) < 1e-10
+
+
 def test_a_text_begins_with_the_token_that_the_file_names(model: EncoderDecoder, texts: list) -> None:
     (source, (start,), logits), (other, _, _), _ = texts
     assert model.start == start

@@ -212,6 +212,8 @@ class Session(Uncopied):
         self._sources: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._source_steps: OrderedDict[tuple[int, tuple[GraphChange, ...]], SourceStep | None] = OrderedDict()
         self._changes = [0] * self.n_seq
+        self._filled = [0] * self.n_seq
+        """How many cells of each sequence may hold other values than 0, also of tokens that it has lost."""
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
         self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
         self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
@@ -285,6 +287,7 @@ class Session(Uncopied):
             return
         with self.locked():
             self._cut(target, 0)  # it stays empty until the copy is complete
+            self._filled[target] = max(self._filled[source], self._filled[target])
             self._set_source(target, [])
             for a, b in zip(self.memory.of_sequence(source), self.memory.of_sequence(target), strict=True):
                 b.set_bytes(a.tobytes())
@@ -359,6 +362,7 @@ class Session(Uncopied):
             cells.clear(seq)
             cells.lose(seq, lost)
         self._set_source(seq, read)
+        self._filled[seq] = self.n_ctx
         self._tokens[seq] = adopted
 
     def _number(self, seq: int) -> int:
@@ -392,6 +396,14 @@ class Session(Uncopied):
             state.set_zero()
         for cells in self._cells.values():
             cells.clear(seq)
+
+    def _forget(self, seq: int) -> None:
+        """Sets the cells of tokens that a sequence has lost to 0: they may hold NaN, and 0 times NaN is not 0."""
+        held, filled = len(self._tokens[seq]), self._filled[seq]
+        if filled > held:
+            for each in self.memory.cells(seq, held, filled):
+                each.set_zero()
+            self._filled[seq] = held
 
     # -- adapters ----------------------------------------------------------------------------------
 
@@ -632,11 +644,12 @@ class Session(Uncopied):
         step, until, patches = last
         length = len(held) + 1
         changes = self._in_effect(seq)
-        if length > until or patches != tuple(changes):
+        if length > until or patches != tuple(changes) or (step.reads_lost_cells and self._filled[seq] >= length):
             return None
         one = replace(self._one, scales=changes) if changes else self._one
         with self.locked():
             one.ids[0, 0], one.positions[0, 0], one.lengths[0] = token, length - 1, length
+            self._filled[seq] = max(self._filled[seq], length)
             for cells in self._cells.values():
                 if cells.window:
                     cells.advance(seq, length)
@@ -761,6 +774,9 @@ class Session(Uncopied):
         for seq in batch:
             if not self._tokens[seq]:
                 self._begin(seq)
+            if step.reads_lost_cells:
+                self._forget(seq)
+            self._filled[seq] = max(self._filled[seq], lengths[seq - first])
             for cells in self._cells.values():
                 cells.advance(seq, lengths[seq - first])
         rows = None if vectors is None else padded_rows(vectors, first, n_seq, n)

@@ -115,6 +115,8 @@ class Step:
         """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
         self._feed: Feed | None = None
+        self.reads_lost_cells = False
+        """Whether masked cells are multiplied by 0 instead of being left out, so that they must hold finite numbers."""
 
     # -- inputs ------------------------------------------------------------------------------------
 
@@ -251,6 +253,7 @@ class Step:
             mask = self._mask(kind.window, distances=max_bias > 0)
             y = mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
         else:
+            self.reads_lost_cells = True
             parts = by_sequence(q, self.shape.n_seq), keys, values
             y = mixed_views(*parts, self._mask(kind.window, finite=True), scale=scale, bias=bias)
         self._attended[number] = y
