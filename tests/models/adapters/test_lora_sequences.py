@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,32 @@ def test_a_text_with_other_scales_computes_its_prompt_again() -> None:
         assert list(model.generate_ids(PROMPT, 4, session=session)) == found
         used.scale = 0.7
         assert list(model.generate_ids(PROMPT, 4)) == alone(MODEL, {FIRST: 0.7})[0]
+
+
+class Between:
+    """Is called after each micro-batch."""
+
+    names = ("blk.0.l_out",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    def read(self, seq: int, place: int, tokens: Sequence[int], values: Sequence[np.ndarray]) -> None:
+        self.call()
+
+
+def test_a_text_of_several_micro_batches_is_computed_with_the_scales_of_its_beginning() -> None:
+    with ggplug_models.load(MODEL, ["CPU"]) as model:
+        used = model.adapt(FIRST, 0.5)
+
+        def logits(call: Callable[[], object]) -> np.ndarray:
+            with Session(model, 64, micro_batch=4) as session:
+                return session.decode({0: PROMPT * 2}, reader=Between(call))[0]
+
+        wanted = logits(lambda: None)
+        np.testing.assert_array_equal(logits(lambda: setattr(used, "scale", 3.0)), wanted)
+        assert np.abs(logits(lambda: None) - wanted).max() > 1e-4
+        assert np.isfinite(logits(used.remove)).all()  # and its memory is freed
 
 
 def test_a_copy_of_a_sequence_has_its_scales() -> None:

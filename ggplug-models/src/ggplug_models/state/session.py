@@ -546,7 +546,8 @@ class Session(Uncopied):
 
         Sequences with at most ``few`` tokens, similar numbers of tokens, and the same :meth:`adapters` are computed
         together (of models with a recurrent state: adjacent sequences with equal numbers); others one after the other,
-        in micro-batches.  If it fails or is interrupted, each sequence has the tokens that were computed so far.
+        in micro-batches, all with the scales of adapters of the beginning.  If it fails or is interrupted, each
+        sequence has the tokens that were computed so far.
 
         Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
         sequence would become longer than ``n_ctx``; FreedError.
@@ -569,12 +570,12 @@ class Session(Uncopied):
         given = {} if vectors is None else rows_of(vectors, left)
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         most = self._most(outputs, hidden=hidden)
-        for chosen, n in self._steps_of(left, few, most):
+        for chosen, n, changes in self._steps_of(left, few, most):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
             of_now = {seq: given[seq][:n] for seq in chosen} if given else None
-            for seq, found in self._compute(now, n, wanted, of_now, reader, hidden=hidden).items():
+            for seq, found in self._compute(now, n, changes, wanted, of_now, reader, hidden=hidden).items():
                 if outputs is Outputs.ALL or seq in last:
                     parts[seq].append(found)
             for seq in chosen:
@@ -599,13 +600,20 @@ class Session(Uncopied):
             assert step.graph is not None
             return self.model.scheduler.explain(step.graph)
 
-    def _steps_of(self, batch: Mapping[int, Sequence[int]], few: int, most: int) -> list[tuple[list[int], int]]:
-        """The steps of a batch, each of sequences with the same adapters; see :func:`.steps_of`."""
+    def _steps_of(
+        self, batch: Mapping[int, Sequence[int]], few: int, most: int
+    ) -> list[tuple[list[int], int, InEffect]]:
+        """The steps of a batch, each of sequences with the same adapters, which are in effect now; see
+        :func:`.steps_of`."""
         alike: dict[tuple[tuple[GraphChange, float | None], ...], dict[int, int]] = {}
         for seq, tokens in batch.items():
             alike.setdefault(tuple(self._in_effect(seq).items()), {})[seq] = len(tokens)
         padded = not self.model.keeps_states
-        return [step for counts in alike.values() for step in steps_of(counts, few, most, padded=padded)]
+        return [
+            (*step, dict(changes))
+            for changes, counts in alike.items()
+            for step in steps_of(counts, few, most, padded=padded)
+        ]
 
     def _checked(self, seq: int, tokens: Sequence[int], after: int, source: Sequence[int] | None = None) -> list[int]:
         """The ids, which a sequence can take after its first ``after`` ones; ``source``: by default its own."""
@@ -660,6 +668,7 @@ class Session(Uncopied):
         self,
         batch: dict[int, list[int]],
         n: int,
+        changes: InEffect,
         outputs: Outputs,
         vectors: Mapping[int, Floats] | None,
         reader: Reader | None,
@@ -670,7 +679,7 @@ class Session(Uncopied):
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         with self.locked():
             names = () if reader is None else reader.names
-            step, tokens = self._step_of(batch, n, outputs, hidden=hidden, collect=names, vectors=vectors)
+            step, tokens = self._step_of(batch, n, changes, outputs, hidden=hidden, collect=names, vectors=vectors)
             results = self._advance(step, tokens, batch)
         if reader is not None:
             by_name = dict(zip(step.collected, results[len(results) - len(step.collected) :], strict=True))
@@ -717,11 +726,16 @@ class Session(Uncopied):
         size = self._most(outputs)
         parts: list[dict[str, npt.NDArray[Any]]] = []
         pieces = [checked[start : start + size] for start in range(0, len(checked), size)]
+        changes = self._in_effect(0)
         for piece in pieces:
             wanted = not last or piece is pieces[-1]
             with self.locked():
                 step, inputs = self._step_of(
-                    {0: piece}, len(piece), outputs if wanted else Outputs.NONE, collect=patterns if wanted else ()
+                    {0: piece},
+                    len(piece),
+                    changes,
+                    outputs if wanted else Outputs.NONE,
+                    collect=patterns if wanted else (),
                 )
                 results = self._advance(step, inputs, {0: piece})
             if wanted:
@@ -737,7 +751,7 @@ class Session(Uncopied):
         that, the session can only be freed.
         """
         checked = self._checked(0, tokens, self.length())
-        step, inputs = self._step_of({0: checked}, len(checked), outputs, hidden=hidden)
+        step, inputs = self._step_of({0: checked}, len(checked), self._in_effect(0), outputs, hidden=hidden)
         assert step.graph is not None
         self.model.scheduler.allocate(step.graph)
         step.fill(inputs)
@@ -747,13 +761,17 @@ class Session(Uncopied):
         self,
         batch: dict[int, list[int]],
         n: int,
+        changes: InEffect,
         outputs: Outputs,
         *,
         hidden: bool = False,
         collect: tuple[str, ...] = (),
         vectors: Mapping[int, Floats] | None = None,
     ) -> tuple[Step, Tokens]:
-        """The step for these tokens, and what its inputs are made of.  The caller has locked the model."""
+        """The step for these tokens, and what its inputs are made of.  The caller has locked the model.
+
+        ``changes``: those that were in effect when the call began; some may have been removed since.
+        """
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         n = n if self.model.keeps_states else in_steps(n)
         # Lists, because a call of NumPy takes longer than a few tokens do.
@@ -766,7 +784,8 @@ class Session(Uncopied):
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        changes = self._in_effect(first)
+        there = self.model.patches
+        changes = {each: scale for each, scale in changes.items() if each in there}
         step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect, tuple(changes))
         if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect and vectors is None:
             until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
