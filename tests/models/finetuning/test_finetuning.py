@@ -289,7 +289,7 @@ def test_texts_without_anything_to_learn_are_refused(q4_0: Decoder, quantised: P
 
 
 def test_a_file_that_is_no_checkpoint_of_this_training_is_refused(
-    q4_0: Decoder, quantised: Path, tmp_path: Path
+    q4_0: Decoder, quantised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, out = [Learned([1, 2, 3], [True] * 3)], tmp_path / "out.gguf"
     with pytest.raises(ModelError, match="is no checkpoint of a training"):
@@ -301,6 +301,14 @@ def test_a_file_that_is_no_checkpoint_of_this_training_is_refused(
     finetune(q4_0, texts, out, rank=2, checkpoint=kept)
     with pytest.raises(ModelError, match="of the shape"):
         finetune(q4_0, texts, out, rank=3, checkpoint=kept)
+    with pytest.raises(ModelError, match=r"another training: .* alpha 16\.0', not .* alpha 160\.0'"):
+        finetune(q4_0, texts, out, rank=2, alpha=160, checkpoint=kept)
+    with pytest.raises(ModelError, match="is no parameter of this training"):
+        finetune(q4_0, texts, out, rank=2, targets=["blk.0.attn_q.weight"], checkpoint=kept)
+    with monkeypatch.context() as patching:
+        patching.setattr(q4_0, "digest", "that of other weights")
+        with pytest.raises(ModelError, match="is a checkpoint of another training"):
+            finetune(q4_0, texts, out, rank=2, checkpoint=kept)
 
 
 def test_a_loss_that_is_no_longer_finite_ends_the_training_without_a_file(q4_0: Decoder, tmp_path: Path) -> None:
