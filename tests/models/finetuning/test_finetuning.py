@@ -288,6 +288,17 @@ def test_texts_without_anything_to_learn_are_refused(q4_0: Decoder, quantised: P
         finetune(q4_0, [Learned([1, 2], [True] * 2)], quantised)
 
 
+def test_tokens_outside_of_the_vocabulary_and_texts_that_say_nothing_of_a_token_are_refused(
+    q4_0: Decoder, tmp_path: Path
+) -> None:
+    for wrong in (-1, q4_0.n_vocab):
+        with pytest.raises(ParameterError, match=rf"piece 1\[2\] is {wrong}; the token ids of the vocabulary are"):
+            finetune(q4_0, [Learned([1, 2, each], [True] * 3) for each in (3, wrong)], tmp_path / "out.gguf")
+    for count in (2, 4):
+        with pytest.raises(ParameterError, match=rf"of 3 tokens must say .* not of {count}"):
+            Learned([1, 2, 3], [True] * count)
+
+
 def test_a_file_that_is_no_checkpoint_of_this_training_is_refused(
     q4_0: Decoder, quantised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
