@@ -221,6 +221,25 @@ def test_a_file_of_a_session_says_which_adapters_computed_it(tmp_path: Path, sec
         np.testing.assert_array_equal(session.decode({1: [1]})[1], wanted)
 
 
+def test_tokens_that_were_computed_with_a_former_scale_of_the_model_are_not_taken_for_those_of_the_new_one(
+    tmp_path: Path,
+) -> None:
+    wanted = alone(MODEL, {FIRST: 3.0})[0]
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
+        used = model.adapt(FIRST, 0.7)
+        session.decode({0: PROMPT})
+        used.scale = 3.0
+        session.save(tmp_path / "saved.gguf")
+        assert session.is_adapted({used: 0.7})
+        assert list(model.generate_ids(PROMPT, 4, session=session, lora={used: 3.0})) == wanted
+        session.restore(tmp_path / "saved.gguf")
+        assert session.is_adapted({used: 0.7})
+        assert list(model.generate_ids(PROMPT, 4, session=session)) == alone(MODEL, {FIRST: 0.7})[0] != wanted
+        used.remove()
+        session.save(tmp_path / "after.gguf")
+        session.restore(tmp_path / "after.gguf")
+
+
 def test_an_interrupted_restore_leaves_no_tokens_of_other_scales(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,11 +58,6 @@ class Adapting:
         """What is in effect for a sequence, of the changes of a model."""
         return in_effect(self._own[seq], there)
 
-    def text(self, seq: int, there: Sequence[GraphChange]) -> str:
-        """The adapters of a sequence for a file: the digest of each, and its scale."""
-        scales = self.of(seq, there).items()
-        return ", ".join(f"{change.digest} {scale!r}" for change, scale in scales if scale is not None)
-
 
 def in_effect(own: OwnScales, there: Sequence[GraphChange]) -> InEffect:
     """What is in effect, of the changes of a model, for a sequence with scales of its own; a scale 0 leaves one out."""
@@ -74,8 +69,18 @@ def in_effect(own: OwnScales, there: Sequence[GraphChange]) -> InEffect:
     return found
 
 
+def only_scaled(changes: InEffect) -> dict[GraphChange, float]:
+    """The adapters among changes, with their scales."""
+    return {each: scale for each, scale in changes.items() if scale is not None}
+
+
+def as_text(changes: InEffect) -> str:
+    """The adapters among changes for a file: the digest of each, and its scale."""
+    return ", ".join(f"{change.digest} {scale!r}" for change, scale in only_scaled(changes).items())
+
+
 def scales_in(text: str, there: Sequence[GraphChange]) -> dict[GraphChange, float]:
-    """The scales that :meth:`Adapting.text` wrote.
+    """The scales that :func:`as_text` wrote.
 
     Raises ModelError for an adapter that the model does not have, and for another text.
     """

@@ -24,7 +24,17 @@ from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.state.adapting import Adapting, InEffect, Lora, OwnScales, checked_scales, in_effect, scales_in
+from ggplug_models.state.adapting import (
+    Adapting,
+    InEffect,
+    Lora,
+    OwnScales,
+    as_text,
+    checked_scales,
+    in_effect,
+    only_scaled,
+    scales_in,
+)
 from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells, SourceCells
 from ggplug_models.state.memory import Kind, Memory
@@ -219,6 +229,8 @@ class Session(Uncopied):
         self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
         self._adapting = Adapting(self.n_seq)
+        self._began: list[InEffect] = [{}] * self.n_seq
+        """What was in effect for each sequence when its source text was read, or its first token computed."""
         self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
         """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
@@ -294,6 +306,7 @@ class Session(Uncopied):
             for cells in self._cells.values():
                 cells.copied(source, target)
             self._adapting.copy(source, target)
+            self._began[target] = self._began[source]
             self._set_source(target, self._sources[source])
             self._tokens[target] = list(self._tokens[source])
 
@@ -363,6 +376,7 @@ class Session(Uncopied):
             cells.lose(seq, lost)
         self._set_source(seq, read)
         self._filled[seq] = self.n_ctx
+        self._began[seq] = self._in_effect(seq)
         self._tokens[seq] = adopted
 
     def _number(self, seq: int) -> int:
@@ -420,7 +434,7 @@ class Session(Uncopied):
 
     @one_thread_at_a_time
     def _adapt(self, seq: int, own: OwnScales) -> None:
-        if in_effect(own, self.model.patches) != self._in_effect(seq):
+        if not self._is_computed_with(own, seq):
             self._cut(seq, 0)
             self._set_source(seq, [])
         self._adapting.set(seq, own)
@@ -436,18 +450,26 @@ class Session(Uncopied):
         It keeps its tokens if it has these already.  Raises as :meth:`encode`.
         """
         seq = self._number(seq)
-        self._adapt(seq, basis.own)
+        if basis.own != self._adapting.own(seq):
+            self._adapt(seq, basis.own)
         if basis.source != self.source(seq):
             self.encode(basis.source, seq)
 
     def is_adapted(self, lora: Lora | None, seq: int = 0) -> bool:
         """Whether a sequence is computed with these adapters: :meth:`adapt` would keep its tokens."""
-        there = self.model.patches
-        return in_effect(checked_scales(lora, there), there) == self._in_effect(self._number(seq))
+        return self._is_computed_with(checked_scales(lora, self.model.patches), self._number(seq))
+
+    def _is_computed_with(self, own: OwnScales, seq: int) -> bool:
+        return only_scaled(in_effect(own, self.model.patches)) == only_scaled(self._computed_with(seq))
+
+    def _computed_with(self, seq: int) -> InEffect:
+        """What was in effect for the tokens and the source text of a sequence, or is for new ones if it has none."""
+        return self._began[seq] if self._tokens[seq] or self._sources[seq] else self._in_effect(seq)
 
     def adapters(self, seq: int = 0) -> str:
-        """The adapters that a sequence is computed with, for a file."""
-        return self._adapting.text(self._number(seq), self.model.patches)
+        """The adapters that a sequence is computed with, for a file; those that were removed since are left out."""
+        computed, there = self._computed_with(self._number(seq)), self.model.patches
+        return as_text({each: scale for each, scale in computed.items() if each in there})
 
     def adapt_as(self, adapters: Mapping[int, str]) -> None:
         """As :meth:`adapt`, with what :meth:`adapters` returned, by sequence.
@@ -497,6 +519,7 @@ class Session(Uncopied):
             positions[0, : len(checked)] = np.arange(len(checked))
             (cells,) = (each for each in self._cells.values() if isinstance(each, SourceCells))
             step.compute(self.model.scheduler, np.array(checked), cells.rows(seq, positions), changes)
+        self._began[seq] = changes
         self._set_source(seq, checked)
 
     def _source_step(self, n_tok: int, changes: tuple[GraphChange, ...]) -> SourceStep | None:
@@ -793,6 +816,8 @@ class Session(Uncopied):
         for seq in batch:
             if not self._tokens[seq]:
                 self._begin(seq)
+                if not self._sources[seq]:
+                    self._began[seq] = changes
             if step.reads_lost_cells:
                 self._forget(seq)
             self._filled[seq] = max(self._filled[seq], lengths[seq - first])
