@@ -174,6 +174,20 @@ def test_only_the_chosen_weights_are_trained(f16: Decoder) -> None:
         assert sorted(training.parameters) == [f"blk.1.attn_{x}.weight.lora_{end}" for x in "kqv" for end in "ab"]
 
 
+@pytest.mark.parametrize(
+    ("value", "error", "said"), [(1e6, ModelError, "f16 needs numbers that f16 holds"), (np.nan, TrainingError, "NaN")]
+)
+def test_weights_that_a_file_cannot_hold_are_not_written(
+    f16: Decoder, tmp_path: Path, value: float, error: type[Exception], said: str
+) -> None:
+    with WeightTraining(f16, ["blk.0.attn_q.weight"]) as training:
+        (parameter,) = training.parameters.values()
+        parameter.set(np.full(parameter.shape, value, np.float32))
+        with pytest.raises(error, match=said):
+            training.write(tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()
+
+
 def test_an_adapter_is_trained_on_top_of_others(f16: Decoder, tmp_path: Path) -> None:
     texts = texts_of(f16.n_vocab)
     dataset, files = Texts(texts, 40), [tmp_path / "first.gguf", tmp_path / "second.gguf"]

@@ -217,7 +217,7 @@ class WeightTraining(_ModelTraining):
         """Writes the model with the trained weights, in their types, and returns its path.
 
         Raises ParameterError if the model was not loaded from a file, or from this one; TrainingError for weights with
-        NaN or infinities; GGUFError, OSError.
+        NaN or infinities; ModelError for one that its type cannot hold; GGUFError, OSError.
         """
         if not self.model.paths:
             raise ParameterError("the model was not loaded from a file, of which the rest could be copied")
@@ -231,7 +231,12 @@ class WeightTraining(_ModelTraining):
                     writer.add_tensor(name, partial(rows_in_file, reader, info), info.type, info.ne)
                 else:
                     rows = self.values(tensor).reshape(-1, info.ne[0]).view(np.uint8)
-                    writer.add_tensor(name, encoder.encode(rows, F32, info.type), info.type, info.ne)
+                    with np.errstate(over="ignore"):  # what is out of range is refused
+                        encoded = encoder.encode(rows, F32, info.type)
+                    misfit = encoder.misfit(rows, F32, encoded, info.type)
+                    if misfit is not None:
+                        raise misfit.refused("the trained model", name, info.ne, info.type)
+                    writer.add_tensor(name, encoded, info.type, info.ne)
             writer.write()
         return Path(path)
 
