@@ -13,7 +13,7 @@ import pytest
 
 import ggplug as gg
 from ggplug import opt
-from ggplug.errors import BusyError, ParameterError, ShapeError, TypeMismatchError
+from ggplug.errors import BusyError, ModelError, ParameterError, ShapeError, TrainingError, TypeMismatchError
 from ggplug_testing import FakeDevice
 
 Array = npt.NDArray[Any]
@@ -32,6 +32,40 @@ def flat(outputs: gg.Tensor, labels: gg.Tensor | None) -> gg.Tensor:
     """A loss of rank 1 with one element."""
     assert labels is not None
     return gg.mean(gg.reshape(gg.sqr(gg.sub(outputs, labels)), outputs.size))
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+
+def test_values_that_are_no_longer_finite_do_not_replace_a_checkpoint(tmp_path: Path) -> None:
+    # The gradient of sqrt at 0 is infinite, while the loss is 0.
+    def root(p: Mapping[str, gg.Tensor], x: gg.Tensor) -> gg.Tensor:
+        return gg.sqrt(gg.relu(gg.mul(x, p["w"])))
+
+    data, kept = opt.Dataset(np.ones((4, 1), np.float32)), tmp_path / "kept.gguf"
+    with opt.Training(root, {"w": [4.0]}, opt.sum, opt.SGD(0.01)) as training:
+        opt.fit(training, data, 1, batch=4, checkpoint=kept, silent=True)
+        before = kept.read_bytes()
+        training.parameters["w"].set([0.0])
+        with pytest.raises(TrainingError, match="'w' has values that are NaN or infinite after step 2"):
+            opt.fit(training, data, 2, batch=4, checkpoint=kept, silent=True)
+    assert kept.read_bytes() == before
+
+
+def test_a_checkpoint_of_more_parameters_or_of_another_identity_is_refused(tmp_path: Path) -> None:
+    class Named(opt.Training):
+        identity = "a"
+
+    with Named(linear, {"w": WEIGHTS, "v": WEIGHTS}) as training:
+        training.save(tmp_path / "more.gguf")
+    with Named(linear, {"w": WEIGHTS}) as training:
+        with pytest.raises(ModelError, match="has 'v', which is no parameter of this training"):
+            training.load(tmp_path / "more.gguf")
+        training.save(tmp_path / "kept.gguf")
+        training.load(tmp_path / "kept.gguf")
+        Named.identity = "b"
+        with pytest.raises(ModelError, match="a checkpoint of another training: 'a', not 'b'"):
+            training.load(tmp_path / "kept.gguf")
 
 
 # -- losses ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug_models
@@ -15,6 +16,8 @@ from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.quantizing import quantize_file
+from ggplug_models import EncoderDecoder
+from ggplug_models.adapters.control_vector import ControlVector
 from ggplug_models.commands.control_vector import prompts
 from ggplug_models.directions import directions_of
 
@@ -43,6 +46,31 @@ def test_the_blocks_of_a_range_are_changed() -> None:
             assert error(model.logits(IDS)) < 1e-5
         with pytest.raises(ModelError, match="no direction for these blocks"):
             model.steer(VECTOR, last=0)
+
+
+@pytest.mark.parametrize("name", ["t5", "t5encoder"])
+def test_blocks_of_an_encoder_and_of_a_decoder_are_steered(tmp_path: Path, name: str) -> None:
+    with ggplug_models.load(ORACLES / f"{name}.gguf", ["CPU"]) as model:
+        with GGUFWriter(tmp_path / "vector.gguf", arch="controlvector") as writer:
+            writer.add_tensor("direction.1", np.full(model.n_embd, 3, np.float32))
+            writer.write()
+
+        def found() -> np.ndarray:
+            if isinstance(model, EncoderDecoder):
+                return model.logits([0, 7, 8], [5, 17, 42, 9])
+            return model.hidden_states([5, 17, 42, 9])  # type: ignore[attr-defined, no-any-return]
+
+        before = found()
+        with model.steer(tmp_path / "vector.gguf", 0.5):
+            steered = found()
+        with model.patch("*blk.1.l_out", np.full(model.n_embd, 1.5), add=True):
+            np.testing.assert_array_equal(steered, found())
+        assert np.abs(steered - before).max() > 1e-3
+
+
+def test_a_direction_without_an_output_that_it_changes_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"the model computes no node blk\.2\.l_out"):
+        ControlVector(VECTOR, 64, 3, ["blk.0.l_out", "blk.1.l_out", "blk.2.l_outs"])
 
 
 @pytest.mark.parametrize(

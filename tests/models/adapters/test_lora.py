@@ -15,6 +15,7 @@ from paths import DATA
 
 import ggplug as gg
 import ggplug_models
+from ggplug import quants
 from ggplug.backend import Device
 from ggplug.cli.app import app
 from ggplug.combined import CombinedDevice
@@ -168,6 +169,25 @@ def test_experts_and_a_table_of_embeddings_that_is_the_output_too_can_be_changed
             with loaded.adapt(file, 1.5):
                 assert error(loaded.logits(ids), wanted) < 1e-5
         assert error(plain, wanted) > 1e-3
+
+
+def test_quantised_matrices_can_change_a_table_that_is_the_output_too(tmp_path: Path) -> None:
+    model, ids = ORACLES / "gemma.gguf", [each % 64 for each in IDS]
+    with GGUFReader(model) as reader:
+        rows, n = reader.tensors["token_embd.weight"].shape
+    plain = adapter(
+        tmp_path / "plain.gguf", {"token_embd.weight": ((rows, 32), (n, 32))}, **{"general.architecture": "gemma"}
+    )
+    with GGUFReader(plain) as reader, GGUFWriter(tmp_path / "quantised.gguf", arch="gemma") as writer:
+        writer.add_metadata_of(reader)
+        for name, info in reader.tensors.items():
+            writer.add_tensor(name, quants.quantize(reader.array(info), gg.Q8_0), gg.Q8_0, info.ne)
+        writer.write()
+    merged = merge(model, {tmp_path / "quantised.gguf": 1.0}, tmp_path / "merged.gguf")
+    with ggplug_models.load(merged, ["CPU"]) as other:
+        wanted = other.logits(ids)
+    with ggplug_models.load(model, ["CPU"]) as loaded, loaded.adapt(tmp_path / "quantised.gguf"):
+        assert error(loaded.logits(ids), wanted) < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from paths import DATA
 import ggplug_models
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug_models.adapters.merging import merge
+from ggplug_models.goldens import nmse
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.state.session import Session
 from ggplug_models.state.steps import Outputs
 
 MODEL, FIRST = DATA / "qwen3.gguf", DATA / "adapters" / "qwen3-lora.gguf"
@@ -110,6 +113,32 @@ def test_a_text_with_other_scales_computes_its_prompt_again() -> None:
         assert list(model.generate_ids(PROMPT, 4)) == alone(MODEL, {FIRST: 0.7})[0]
 
 
+class Between:
+    """Is called after each micro-batch."""
+
+    names = ("blk.0.l_out",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    def read(self, seq: int, place: int, tokens: Sequence[int], values: Sequence[np.ndarray]) -> None:
+        self.call()
+
+
+def test_a_text_of_several_micro_batches_is_computed_with_the_scales_of_its_beginning() -> None:
+    with ggplug_models.load(MODEL, ["CPU"]) as model:
+        used = model.adapt(FIRST, 0.5)
+
+        def logits(call: Callable[[], object]) -> np.ndarray:
+            with Session(model, 64, micro_batch=4) as session:
+                return session.decode({0: PROMPT * 2}, reader=Between(call))[0]
+
+        wanted = logits(lambda: None)
+        np.testing.assert_array_equal(logits(lambda: setattr(used, "scale", 3.0)), wanted)
+        assert np.abs(logits(lambda: None) - wanted).max() > 1e-4
+        assert np.isfinite(logits(used.remove)).all()  # and its memory is freed
+
+
 def test_a_copy_of_a_sequence_has_its_scales() -> None:
     with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64, 2) as session:
         session.adapt({model.adapt(FIRST): 0.7}, 0)
@@ -118,6 +147,44 @@ def test_a_copy_of_a_sequence_has_its_scales() -> None:
         session.copy(0, 1)
         found = session.decode({0: [1], 1: [1]})
     np.testing.assert_array_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("weight", ["enc.blk.0.attn_v.weight", "dec.blk.0.cross_attn_k.weight"])
+def test_a_source_text_is_read_with_the_scales_of_its_sequence(tmp_path: Path, weight: str) -> None:
+    path, text = ORACLES / "t5.gguf", [0, 7, 8]
+    file = adapter(tmp_path / "adapter.gguf", path, weight)
+    wanted = {}
+    for scale in (0.0, 0.5, 2.0):
+        with ggplug_models.load(merge(path, {file: scale}, tmp_path / f"{scale}.gguf"), ["CPU"]) as merged:
+            wanted[scale] = merged.logits(text, PROMPT)  # type: ignore[attr-defined]
+    assert nmse(wanted[0.0], wanted[2.0]) > 1e-4
+    with ggplug_models.load(path, ["CPU"]) as model, model.session(64, 3, cache_type="f32") as session:
+        used = model.adapt(file, 0.5)
+        for seq, scale in enumerate(wanted):
+            session.adapt({used: scale}, seq)
+            session.encode(PROMPT, seq)
+        found = session.decode(dict.fromkeys(range(3), text), Outputs.ALL)
+        for seq, scale in enumerate(wanted):
+            assert nmse(found[seq], wanted[scale]) < 1e-6
+        session.adapt({used: 2.0}, 1)
+        with pytest.raises(ParameterError, match="sequence 1 has no source text"):
+            session.decode({1: text})
+        session.adapt(None, 1)
+        for scale in (0.5, 2.0):
+            used.scale = scale
+            session.clear(1)
+            session.encode(PROMPT, 1)
+            assert nmse(session.decode({1: text}, Outputs.ALL)[1], wanted[scale]) < 1e-6
+
+
+def test_generations_that_take_turns_in_a_sequence_keep_their_adapters() -> None:
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
+        used = model.adapt(FIRST, 0.0)
+        session.adapt({used: 3.0})
+        first = model.generate_ids(PROMPT, 6, session=session)
+        second = model.generate_ids(PROMPT, 6, session=session, lora={used: 0.7})
+        found = [(next(first), next(second)) for _ in range(6)]
+    assert [list(each) for each in zip(*found, strict=True)] == [alone(MODEL, {FIRST: x}, 6)[0] for x in (3.0, 0.7)]
 
 
 def test_what_is_no_adapter_in_effect_has_no_scale() -> None:
@@ -152,6 +219,46 @@ def test_a_file_of_a_session_says_which_adapters_computed_it(tmp_path: Path, sec
         session.restore(tmp_path / "saved.gguf")
         assert session.is_adapted({there: 0.7}, 1)
         np.testing.assert_array_equal(session.decode({1: [1]})[1], wanted)
+
+
+def test_tokens_that_were_computed_with_a_former_scale_of_the_model_are_not_taken_for_those_of_the_new_one(
+    tmp_path: Path,
+) -> None:
+    wanted = alone(MODEL, {FIRST: 3.0})[0]
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
+        used = model.adapt(FIRST, 0.7)
+        session.decode({0: PROMPT})
+        used.scale = 3.0
+        session.save(tmp_path / "saved.gguf")
+        assert session.is_adapted({used: 0.7})
+        assert list(model.generate_ids(PROMPT, 4, session=session, lora={used: 3.0})) == wanted
+        session.restore(tmp_path / "saved.gguf")
+        assert session.is_adapted({used: 0.7})
+        assert list(model.generate_ids(PROMPT, 4, session=session)) == alone(MODEL, {FIRST: 0.7})[0] != wanted
+        used.remove()
+        session.save(tmp_path / "after.gguf")
+        session.restore(tmp_path / "after.gguf")
+
+
+def test_an_interrupted_restore_leaves_no_tokens_of_other_scales(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(session: Session, seq: int | None = None) -> None:
+        raise KeyboardInterrupt
+
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
+        used = model.adapt(FIRST, 0.0)
+        session.adapt({used: 0.7})
+        session.decode({0: PROMPT})
+        session.save(tmp_path / "saved.gguf")
+        session.adapt({})
+        session.decode({0: PROMPT})
+        with monkeypatch.context() as patching:
+            patching.setattr(Session, "clear", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.restore(tmp_path / "saved.gguf")
+        assert session.is_adapted({used: 0.7})
+        assert not session.length()
 
 
 # -- the server --------------------------------------------------------------------------------------------------

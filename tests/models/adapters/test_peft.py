@@ -77,6 +77,12 @@ def test_the_command_line_converts_an_adapter(tmp_path: Path) -> None:
         ({"modules_to_save": ["lm_head"]}, {"self_attn__q_proj": (N, N)}, "modules_to_save"),
         ({}, {"self_attn__z_proj": (N, N)}, "z_proj"),
         ({}, {}, "is empty"),
+        ({"peft_type": "LOHA"}, {}, "peft_type must be one of LORA"),
+        ({"lora_bias": True}, {}, "lora_bias must be absent"),
+        ({"alora_invocation_tokens": [1]}, {}, "alora_invocation_tokens must be absent"),
+        ({"a_setting_of_tomorrow": 1}, {}, "a_setting_of_tomorrow must be absent"),
+        ({"init_lora_weights": "pissa_niter_4"}, {}, "init_lora_weights must be a kind"),
+        ({"lora_alpha": 0}, {"self_attn__q_proj": (N, N)}, "lora_alpha must be another number"),
     ],
 )
 def test_what_llama_cpps_format_does_not_hold_is_refused(
@@ -86,6 +92,76 @@ def test_what_llama_cpps_format_does_not_hold_is_refused(
     with pytest.raises(ModelError, match=said):
         convert_adapter(folder, BASE, tmp_path / "adapter.gguf")
     assert not (tmp_path / "adapter.gguf").exists()
+
+
+MODULE = f"{LAYER}.self_attn.o_proj.lora_"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        (f"{MODULE}B.bias", np.ones((N, RANK)), "is no matrix of a LoRA adapter"),
+        (f"{MODULE}A.other.weight", np.ones((RANK, N)), "is the second matrix A for blk.1.attn_output.weight"),
+        (f"{MODULE}embedding_A", np.ones((RANK, N)), "is of another kind"),
+        (f"{LAYER.replace('1', '9')}.self_attn.o_proj.lora_A.weight", np.ones((RANK, N)), "a block that the model"),
+        (f"{MODULE}A.weight", np.ones((5, N)), "have the ranks 5 and 3"),
+        (f"{MODULE}A.weight", np.full((RANK, N), np.nan), "a matrix of finite numbers"),
+        (f"{MODULE}A.weight", np.ones(N), "a matrix of finite numbers"),
+        (f"{MODULE}B.weight", np.ones((N, RANK), np.int64), "a matrix of finite numbers"),
+        (f"{MODULE}A.weight", np.ones((RANK, N + 1)), rf"has the shape \[3, {N + 1}\]; the weight"),
+        (f"{MODULE}B.weight", np.ones((N + 1, RANK)), rf"has the shape \[{N + 1}, 3\]; the weight"),
+    ],
+)
+def test_matrices_that_do_not_belong_together_or_to_the_model_are_refused(
+    tmp_path: Path, name: str, values: np.ndarray, said: str
+) -> None:
+    folder, base = saved(tmp_path / "peft", self_attn__o_proj=(N, N)), tmp_path / "base"
+    tensors = load_file(folder / "adapter_model.safetensors")
+    save_file(tensors | {name: values}, folder / "adapter_model.safetensors")
+    base.mkdir()
+    (base / "config.json").write_text((BASE / "config.json").read_text())
+    save_file({"model.layers.1.self_attn.o_proj.weight": np.ones((N, N), np.float16)}, base / "model.safetensors")
+    with pytest.raises(ModelError, match=said):
+        convert_adapter(folder, base, tmp_path / "adapter.gguf")
+    assert not (tmp_path / "adapter.gguf").exists()
+
+
+def test_settings_that_peft_writes_for_a_plain_adapter_are_known(tmp_path: Path) -> None:
+    # What save_pretrained of PEFT 0.17 writes for LoraConfig(r=3, lora_alpha=12, target_modules=["o_proj"]).
+    settings = {
+        "alpha_pattern": {},
+        "auto_mapping": None,
+        "base_model_name_or_path": "meta-llama/Llama-2-7b-hf",
+        "bias": "none",
+        "corda_config": None,
+        "eva_config": None,
+        "exclude_modules": None,
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "layer_replication": None,
+        "layers_pattern": None,
+        "layers_to_transform": None,
+        "loftq_config": {},
+        "lora_bias": False,
+        "lora_dropout": 0.1,
+        "megatron_config": None,
+        "megatron_core": "megatron.core",
+        "modules_to_save": None,
+        "qalora_group_size": 16,
+        "rank_pattern": {},
+        "revision": None,
+        "target_modules": ["o_proj"],
+        "target_parameters": None,
+        "task_type": "CAUSAL_LM",
+        "trainable_token_indices": None,
+        "use_dora": False,
+        "use_qalora": False,
+        "use_rslora": False,
+    }
+    folder = saved(tmp_path / "peft", settings=settings, self_attn__o_proj=(N, N))
+    file = LoraFile(convert_adapter(folder, BASE, tmp_path / "adapter.gguf"))
+    assert file.factor("blk.1.attn_output.weight", 1.0) == 12 / RANK
 
 
 def test_a_rank_stabilised_adapter_acts_as_strongly_as_in_peft(tmp_path: Path) -> None:

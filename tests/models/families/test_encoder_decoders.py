@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ggplug.cli.app import app
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug_models import EncoderDecoder, LayerSplit, Outputs
 from ggplug_models.goldens import nmse, replay
+from ggplug_models.sampling import Chooses
 from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.loaded import loaded
 
@@ -116,6 +117,19 @@ def test_a_source_text_is_read_once(model: EncoderDecoder, texts: list) -> None:
             assert nmse(session.decode({0: tokens}, Outputs.ALL)[0], wanted) > 1e-3
 
 
+@pytest.mark.parametrize("kept", [0, 3])
+def test_what_follows_a_text_with_nan_is_computed_as_without_it(model: EncoderDecoder, texts: list, kept: int) -> None:
+    source, tokens, wanted = texts[1]
+    with model.session(64, cache_type="f32") as session:
+        session.encode(source)
+        session.decode({0: tokens[:3]})
+        with model.patch("dec.blk.0.l_out", lambda x: x * np.nan):
+            assert np.isnan(session.decode({0: [7] * 30})[0]).all()
+        session.rewind(kept)
+        for place, token in enumerate(tokens[kept:], kept):
+            assert nmse(session.decode({0: [token]})[0], wanted[place]) < 1e-10
+
+
 def test_a_text_begins_with_the_token_that_the_file_names(model: EncoderDecoder, texts: list) -> None:
     (source, (start,), logits), (other, _, _), _ = texts
     assert model.start == start
@@ -128,6 +142,27 @@ def test_a_text_begins_with_the_token_that_the_file_names(model: EncoderDecoder,
     with model.session(48) as session:
         assert list(model.generate_ids(other, 4, session=session)) == found
         assert session.source() == tuple(other)
+
+
+def test_generations_that_take_turns_in_a_sequence_keep_their_source_texts(model: EncoderDecoder, texts: list) -> None:
+    # The most likely tokens of these models are the same for each source text, so logits are compared.
+    (one, _, _), (other, _, _), _ = texts
+    seen: dict[int, list[np.ndarray]] = {0: [], 1: []}
+
+    def seeing(number: int) -> Chooses:
+        def choose(logits: np.ndarray, history: Sequence[int]) -> int:
+            seen[number].append(logits.copy())
+            return 5 + len(history)
+
+        return choose
+
+    with model.session(48, cache_type="f32") as session:
+        first = model.generate_ids(one, 4, session=session, choose=seeing(0))
+        second = model.generate_ids(other, 4, session=session, choose=seeing(1))
+        for _ in range(4):
+            next(first), next(second)
+    for number, source in enumerate((one, other)):
+        assert nmse(np.array(seen[number]), model.logits([model.start, 6, 7, 8], source)) < 1e-10
 
 
 def test_the_command_writes_what_the_model_writes(model: EncoderDecoder, name: str) -> None:

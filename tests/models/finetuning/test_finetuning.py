@@ -174,6 +174,20 @@ def test_only_the_chosen_weights_are_trained(f16: Decoder) -> None:
         assert sorted(training.parameters) == [f"blk.1.attn_{x}.weight.lora_{end}" for x in "kqv" for end in "ab"]
 
 
+@pytest.mark.parametrize(
+    ("value", "error", "said"), [(1e6, ModelError, "f16 needs numbers that f16 holds"), (np.nan, TrainingError, "NaN")]
+)
+def test_weights_that_a_file_cannot_hold_are_not_written(
+    f16: Decoder, tmp_path: Path, value: float, error: type[Exception], said: str
+) -> None:
+    with WeightTraining(f16, ["blk.0.attn_q.weight"]) as training:
+        (parameter,) = training.parameters.values()
+        parameter.set(np.full(parameter.shape, value, np.float32))
+        with pytest.raises(error, match=said):
+            training.write(tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()
+
+
 def test_an_adapter_is_trained_on_top_of_others(f16: Decoder, tmp_path: Path) -> None:
     texts = texts_of(f16.n_vocab)
     dataset, files = Texts(texts, 40), [tmp_path / "first.gguf", tmp_path / "second.gguf"]
@@ -288,8 +302,19 @@ def test_texts_without_anything_to_learn_are_refused(q4_0: Decoder, quantised: P
         finetune(q4_0, [Learned([1, 2], [True] * 2)], quantised)
 
 
+def test_tokens_outside_of_the_vocabulary_and_texts_that_say_nothing_of_a_token_are_refused(
+    q4_0: Decoder, tmp_path: Path
+) -> None:
+    for wrong in (-1, q4_0.n_vocab):
+        with pytest.raises(ParameterError, match=rf"piece 1\[2\] is {wrong}; the token ids of the vocabulary are"):
+            finetune(q4_0, [Learned([1, 2, each], [True] * 3) for each in (3, wrong)], tmp_path / "out.gguf")
+    for count in (2, 4):
+        with pytest.raises(ParameterError, match=rf"of 3 tokens must say .* not of {count}"):
+            Learned([1, 2, 3], [True] * count)
+
+
 def test_a_file_that_is_no_checkpoint_of_this_training_is_refused(
-    q4_0: Decoder, quantised: Path, tmp_path: Path
+    q4_0: Decoder, quantised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, out = [Learned([1, 2, 3], [True] * 3)], tmp_path / "out.gguf"
     with pytest.raises(ModelError, match="is no checkpoint of a training"):
@@ -301,6 +326,14 @@ def test_a_file_that_is_no_checkpoint_of_this_training_is_refused(
     finetune(q4_0, texts, out, rank=2, checkpoint=kept)
     with pytest.raises(ModelError, match="of the shape"):
         finetune(q4_0, texts, out, rank=3, checkpoint=kept)
+    with pytest.raises(ModelError, match=r"another training: .* alpha 16\.0', not .* alpha 160\.0'"):
+        finetune(q4_0, texts, out, rank=2, alpha=160, checkpoint=kept)
+    with pytest.raises(ModelError, match="is no parameter of this training"):
+        finetune(q4_0, texts, out, rank=2, targets=["blk.0.attn_q.weight"], checkpoint=kept)
+    with monkeypatch.context() as patching:
+        patching.setattr(q4_0, "digest", "that of other weights")
+        with pytest.raises(ModelError, match="is a checkpoint of another training"):
+            finetune(q4_0, texts, out, rank=2, checkpoint=kept)
 
 
 def test_a_loss_that_is_no_longer_finite_ends_the_training_without_a_file(q4_0: Decoder, tmp_path: Path) -> None:

@@ -307,8 +307,8 @@ temp = 0.5
 
 [small]
 model = small.gguf
-context = 512
-slots = 8
+context = 512 ; a comment
+slots = 8  # another
 pack = false
 place =
  blk.0.*=CPU
@@ -334,6 +334,7 @@ hf-repo = org/large:Q4_K_M
         ("model = a.gguf", "the presets cannot be read"),
         ("[a]\nmodel = a.gguf\n[a]\nmodel = b.gguf", "section 'a' already exists"),
         ("[a]\ncontext = 5", r"\[a\]: the key 'model' is missing"),
+        ("[a]\nmodel = a.gguf\nhf-repo = b/c", r"\[a\] has both 'model' and 'hf-repo'"),
         ("[a]\nmodel = a.gguf\nport = 1", r"\[a\]: 'port' is no option of a model"),
         ("[a]\nmodel = a.gguf\ncontext = x", r"\[a\]: .*context.*'x' is not a valid integer"),
         ("[a]\nmodel = a.gguf\nchat-template = none.jinja", "none.jinja.* does not exist"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -62,6 +64,30 @@ def text(live: Live) -> str:
     status, _, found = live.ask("POST", "/v1/completions", BODY)
     assert status == 200
     return str(found["choices"][0]["text"])
+
+
+def test_a_client_that_goes_while_the_model_is_loaded_does_not_make_it_one_that_cannot_be_loaded() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @contextmanager
+    def opens(counts: Counts) -> Iterator[Loaded]:
+        begun.set()
+        goes_on.wait(60)
+        raise ModelError("nobody waits for this")
+        yield
+
+    async def load_and_go(service: Service) -> None:
+        loading = asyncio.create_task(service.wake())
+        await asyncio.to_thread(begun.wait, 60)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        goes_on.set()
+
+    service = Service("tiny", opens, slots=2)
+    asyncio.run(load_and_go(service))
+    assert begun.is_set()
+    assert not service.failed
 
 
 def test_a_model_is_released_when_nothing_is_asked_for_and_loaded_again_by_a_request() -> None:

@@ -37,8 +37,8 @@ def fit(
     NaN is no fall.  0: never.  ``checkpoint``: a file to write after each epoch.  ``silent``: otherwise progress is
     drawn on standard error while that is a terminal: the epoch, its batches, their mean loss so far, and the time left.
 
-    Raises TrainingError if a loss is NaN or infinite; the checkpoint is that of the epoch before.  ParameterError for
-    ``patience`` without ``validation``.
+    Raises TrainingError if a loss is NaN or infinite, or with ``checkpoint`` a parameter after an epoch; the checkpoint
+    is that of the epoch before.  ParameterError for ``patience`` without ``validation``.
     """
     if patience < 0 or (patience and validation is None):
         raise ParameterError(f"patience must be 0, or positive with a validation dataset, got {patience}", got=patience)

@@ -35,6 +35,7 @@ from ggplug.values.geometry import MAX_RANK
 Array = npt.NDArray[Any]
 
 ARCHITECTURE = "ggplug-training"
+IDENTITY = "training.identity"
 
 
 class Result(NamedTuple):
@@ -288,28 +289,46 @@ class Training:
 
     # -- files -------------------------------------------------------------------------------------
 
+    @property
+    def identity(self) -> str:
+        """What parameters of these names and shapes are of (default: nothing); checkpoints of others are refused."""
+        return ""
+
+    def values(self, tensor: Tensor) -> Array:
+        """The values of a parameter or of the optimiser's state.  Raises TrainingError if one is NaN or infinite."""
+        values = tensor.numpy()
+        if not np.isfinite(values).all():
+            raise TrainingError(
+                f"{tensor.name!r} has values that are NaN or infinite after step {self.steps}",
+                tensor=tensor,
+                remedy="a smaller alpha, clip, or a checkpoint from before",
+            )
+        return values
+
     @one_thread_at_a_time
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint as GGUF: parameters by their names, and all that training goes on from bit for bit.
 
-        The file is complete or not there.  Raises OSError.
+        The file is complete, or stays as it was.  Raises TrainingError for values that are NaN or infinite, OSError.
         """
         self._settle()
         with GGUFWriter(path, arch=ARCHITECTURE) as writer:
             writer.add("training.steps", self.steps)
             writer.add("training.batches", self._batches)
             writer.add("training.period", self.period)
+            if self.identity:
+                writer.add(IDENTITY, self.identity)
             for key, values in as_metadata(self.epochs).items():
                 writer.add(key, values, (ValueType.ARRAY, ValueType.FLOAT64))
             for tensor in self._written():
-                writer.add_tensor(tensor.name, tensor.numpy())
+                writer.add_tensor(tensor.name, self.values(tensor))
 
     @one_thread_at_a_time
     def load(self, path: str | Path) -> None:
         """Continues from a checkpoint; a period begins anew if the checkpoint is in the midst of one of another length.
 
-        Raises ModelError if it is no checkpoint, or that of another model, and GGUFError.  After any error, nothing has
-        changed.
+        Raises ModelError if it is no checkpoint, or that of other parameters or of another :attr:`identity`, and
+        GGUFError.  After any error, nothing has changed.
         """
         self._settle()
         with GGUFReader(path) as reader:
@@ -324,6 +343,7 @@ class Training:
                 np.zeros(tensor.shape, np.float32) if tensor.name in gradients else _array_in(reader, tensor)
                 for tensor in written
             ]
+            self._check(reader)
             before = [tensor.numpy() for tensor in written]
             try:
                 for tensor, value in zip(written, values, strict=True):
@@ -333,6 +353,26 @@ class Training:
                 for tensor, value in zip(written, before, strict=True):
                     tensor.set(value)
                 raise
+
+    def _check(self, reader: GGUFReader) -> None:
+        """Raises ModelError for a checkpoint of more parameters, or of another identity; older ones have none."""
+        known = self.parameters.keys()
+        other = next((each for each in reader.tensors if not {each, each.rpartition(".")[0]} & known), None)
+        if other is not None:
+            raise ModelError(
+                f"{reader.path} has {other!r}, which is no parameter of this training",
+                got=other,
+                wanted=tuple(known),
+                remedy="train what the checkpoint is of, or begin with another file",
+            )
+        found = reader.metadata.get(IDENTITY, self.identity)
+        if found != self.identity:
+            raise ModelError(
+                f"{reader.path} is a checkpoint of another training: {found!r:.200}, not {self.identity!r:.200}",
+                got=found,
+                wanted=self.identity,
+                remedy="go on with the model and the settings that it was begun with, or begin with another file",
+            )
 
 
 def _count_in(reader: GGUFReader, key: str) -> int:

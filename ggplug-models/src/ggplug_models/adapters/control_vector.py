@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,16 @@ from ggplug_models.checks.arguments import number, whole
 from ggplug_models.layers.patches import GraphChange
 
 _DIRECTION = re.compile(r"direction\.(\d+)")
-_OUTPUT = re.compile(r"blk\.(\d+)\.l_out")
+_OUTPUT = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.l_out")
 
 
 class ControlVector(GraphChange):
     """A control vector in llama.cpp's format: the tensor ``direction.N`` [n_embd] is added to the output of block N.
 
-    ``scale``: what the directions are multiplied with.  ``first``, ``last``: the blocks that are changed, of those that
-    the file has directions for.  Raises ModelError if the file is no control vector for models of ``n_embd`` and
-    ``n_layer``, ParameterError, GGUFError, OSError.
+    Of an encoder-decoder, it is added to the outputs of block N of both parts, as llama.cpp does.  ``nodes``: the names
+    of the model's nodes.  ``scale``: what the directions are multiplied with.  ``first``, ``last``: the blocks that are
+    changed, of those that the file has directions for.  Raises ModelError if the file is no control vector for models
+    of ``n_embd`` and ``n_layer``, or if the model has no output for a direction, ParameterError, GGUFError, OSError.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ControlVector(GraphChange):
         path: str | os.PathLike[str],
         n_embd: int,
         n_layer: int,
+        nodes: Iterable[str],
         scale: float = 1.0,
         first: int = 0,
         last: int | None = None,
@@ -53,6 +56,10 @@ class ControlVector(GraphChange):
                     self.directions[int(match[1])] = values_in_file(reader, info) * np.float32(scale)
         if not self.directions:
             raise self._wrong("it has no direction for these blocks")
+        there = {int(match[1]) for match in map(_OUTPUT.fullmatch, nodes) if match is not None}
+        lacking = min(self.directions.keys() - there, default=None)
+        if lacking is not None:
+            raise self._wrong(f"the model computes no node blk.{lacking}.l_out that could be changed")
 
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         match = _OUTPUT.fullmatch(name)

@@ -210,7 +210,7 @@ def _table(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _turned(x: Tensor) -> Tensor:
-    return gg.cont(gg.transpose(x))
+    return gg.cont(gg.transpose(gg.cast(x, gg.F32) if x.type.is_quantized else x))
 
 
 def check_used(file: LoraFile, nodes: Iterable[Tensor]) -> None:

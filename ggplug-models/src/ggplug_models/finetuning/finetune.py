@@ -11,6 +11,7 @@ from ggplug import opt
 from ggplug.errors import ParameterError
 from ggplug.system.files import check_target
 from ggplug_models.checks.arguments import number, whole
+from ggplug_models.checks.ids import token_ids
 from ggplug_models.finetuning.texts import Learned, Texts, hold_out
 from ggplug_models.finetuning.training import LoraTraining, WeightTraining
 from ggplug_models.networks.decoder import Decoder
@@ -77,6 +78,8 @@ def finetune(
     check_target(out, [*model.paths, *([] if kept_in is None else [kept_in])])
     read = [piece for each in texts for piece in (each.pieces(n_ctx) if all(each.learned) else [each.cut(n_ctx)])]
     read = [each for each in read if len(each)]
+    for n, each in enumerate(read):
+        token_ids(each.ids, model.n_vocab, f"texts to learn, piece {n}")
     if not read:
         raise ParameterError(f"the texts have no token to learn within {n_ctx} tokens", got=len(texts))
     kept, others = hold_out(read, held_out, seed)

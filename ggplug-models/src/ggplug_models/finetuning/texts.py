@@ -27,10 +27,20 @@ ROUND = 32
 
 @dataclass(frozen=True)
 class Learned:
-    """A text as token ids, and for each whether the model learns to predict it from those before it."""
+    """A text as token ids, and for each whether the model learns to predict it from those before it.
+
+    Raises ParameterError for other numbers of ids and of ``learned``.
+    """
 
     ids: Sequence[int]
     learned: Sequence[bool]
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.learned):
+            counts = len(self.ids), len(self.learned)
+            raise ParameterError(
+                f"a text of {counts[0]} tokens must say of each whether it is learned, not of {counts[1]}", got=counts
+            )
 
     def __len__(self) -> int:
         """The number of tokens that are learned: the first token has none before it."""

@@ -59,6 +59,11 @@ class _ModelTraining(opt.Training):
         logits = partial(_logits, model, change)
         super().__init__(logits, parameters, _loss, optimiser, backends=model.devices, period=period, clip=clip)
 
+    @property
+    def identity(self) -> str:
+        """The weights beside which it learns."""
+        return f"{self.model.architecture} {self.model.digest}"
+
 
 def _logits(model: Decoder, change: Callable[[Parameters], GraphChange], parameters: Parameters, ids: Tensor) -> Tensor:
     """The logits after each token, [n_vocab, n * texts], for ``ids`` I32 [n, texts]."""
@@ -144,9 +149,17 @@ class LoraTraining(_ModelTraining):
         change = partial(_Adapter, frozenset(each.name for each in chosen), self.alpha / rank)
         super().__init__(model, parameters, change, optimiser, period, clip)
 
+    @property
+    def identity(self) -> str:
+        """The weights beside which it learns, and alpha, without which the matrices would act otherwise."""
+        return f"{super().identity}, alpha {self.alpha!r}"
+
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the adapter in llama.cpp's format, for :meth:`.Network.adapt`; returns its path.  Raises OSError."""
-        matrices = {name: tensor.numpy() for name, tensor in self.parameters.items()}
+        """Writes the adapter in llama.cpp's format, for :meth:`.Network.adapt`; returns its path.
+
+        Raises TrainingError for matrices with NaN or infinities, OSError.
+        """
+        matrices = {name: self.values(tensor) for name, tensor in self.parameters.items()}
         return write_lora(path, self.model.architecture, self.alpha, matrices)
 
 
@@ -203,7 +216,8 @@ class WeightTraining(_ModelTraining):
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Writes the model with the trained weights, in their types, and returns its path.
 
-        Raises ParameterError if the model was not loaded from a file, or from this one; GGUFError, OSError.
+        Raises ParameterError if the model was not loaded from a file, or from this one; TrainingError for weights with
+        NaN or infinities; ModelError for one that its type cannot hold; GGUFError, OSError.
         """
         if not self.model.paths:
             raise ParameterError("the model was not loaded from a file, of which the rest could be copied")
@@ -216,8 +230,13 @@ class WeightTraining(_ModelTraining):
                 if tensor is None:
                     writer.add_tensor(name, partial(rows_in_file, reader, info), info.type, info.ne)
                 else:
-                    rows = tensor.numpy().reshape(-1, info.ne[0]).view(np.uint8)
-                    writer.add_tensor(name, encoder.encode(rows, F32, info.type), info.type, info.ne)
+                    rows = self.values(tensor).reshape(-1, info.ne[0]).view(np.uint8)
+                    with np.errstate(over="ignore"):  # what is out of range is refused
+                        encoded = encoder.encode(rows, F32, info.type)
+                    misfit = encoder.misfit(rows, F32, encoded, info.type)
+                    if misfit is not None:
+                        raise misfit.refused("the trained model", name, info.ne, info.type)
+                    writer.add_tensor(name, encoded, info.type, info.ne)
             writer.write()
         return Path(path)
 

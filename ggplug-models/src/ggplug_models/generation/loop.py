@@ -72,7 +72,8 @@ def generate(
     The tokens that the sequence has in common with the start of the prompt are not computed again; its other tokens
     are forgotten.  The generation ends after an end token, which is yielded as well, after ``max_tokens`` tokens, or
     when the context is full.  The token that was yielded last is not yet in the session.  If the caller changes the
-    sequence between two tokens, it is rewound to where it differs from this text, and the rest is decoded again.
+    sequence between two tokens, it gets the adapters and the source text of this generation again, is rewound to where
+    it differs from this text, and the rest is decoded again.
 
     The arguments are checked by the call; the prompt is decoded when the caller takes the first token.
 
@@ -111,11 +112,12 @@ def _generated(
             choose.begin(lambda: session.model.tokenizer)
         choose = HOOKS.timed("sampling", choose)
         n_vocab = session.model.n_vocab
+        given = session.source(seq) if source_text is None else tuple(source_text)
         if lora is not None:
             session.adapt(lora, seq)
+        basis = session.basis(seq)._replace(source=given)
+        session.set_basis(basis, seq)
         decode = session.decode if draft is None or not draft.names else partial(session.decode, reader=draft)
-        if source_text is not None:
-            session.encode(source_text, seq)
         kept = session.keep_prefix(prompt, seq)
         logits = [decode({seq: prompt[kept:]})[seq]]
         history = list(prompt)
@@ -147,6 +149,7 @@ def _generated(
                 guessed = [] if draft is None else draft.next(history, most, n_vocab)
                 read = [*history, *guessed] if guessed else history
                 if session.changes(seq) != changes:  # the caller changed the sequence between two tokens
+                    session.set_basis(basis, seq)
                     kept, guessed, read = session.keep_prefix(history, seq), [], history
                     logits = [decode({seq: history[kept:]})[seq]]
                 elif draft is None or not guessed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -34,6 +34,13 @@ class Scales(Protocol):
 
     def scale(self, of: GraphChange, times: float) -> Tensor:
         """The scale of a change, multiplied with ``times``: F32 [1]."""
+
+
+def scale_now(scales: Mapping[GraphChange, float | None], of: GraphChange, times: float) -> float:
+    """The value of an input that :meth:`Scales.scale` returned, for a computation with these scales."""
+    scale = scales[of]
+    assert scale is not None
+    return scale * times
 
 
 class GraphChange(ABC):

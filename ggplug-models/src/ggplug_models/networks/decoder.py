@@ -326,8 +326,8 @@ class Decoder(TextModel):
         step.finish(x, result, name, patches=patches, collect=collect, vectors=vectors)
         return step
 
-    def build_source(self, n_tok: int, memory: Memory) -> SourceStep | None:
-        """The step that reads a source text of ``n_tok`` tokens; None: the model reads no source text."""
+    def build_source(self, n_tok: int, memory: Memory, patches: Sequence[GraphChange] = ()) -> SourceStep | None:
+        """The step that reads a source text of ``n_tok`` tokens, with ``patches``; None: the model reads none."""
         return None
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:

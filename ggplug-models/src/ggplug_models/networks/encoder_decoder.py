@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NoReturn, Unpack
 
@@ -19,7 +19,7 @@ from ggplug_models.generation.detokenizer import GeneratedText
 from ggplug_models.generation.loop import Options, generate
 from ggplug_models.layers.attention import joined
 from ggplug_models.layers.names import name_nodes
-from ggplug_models.layers.patches import GraphChange, patched
+from ggplug_models.layers.patches import GraphChange, patched, scale_now
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Texts
@@ -38,6 +38,14 @@ class Source(Texts):
         super().__init__(1, n_tok, n_ctx, [0] * n_layer, 0.0)
         self.rows = gg.new_tensor(gg.I32, (n_tok,), "rows").set_input()
         self._writes: list[Tensor] = []
+        self._scales: dict[tuple[GraphChange, float], Tensor] = {}
+
+    def scale(self, of: GraphChange, times: float) -> Tensor:
+        """See :class:`.Scales`."""
+        key = of, times
+        if key not in self._scales:
+            self._scales[key] = gg.new_tensor(gg.F32, (1,), f"scale {len(self._scales)}").set_input()
+        return self._scales[key]
 
     def store(self, held: Sequence[Tensor], *new: Tensor) -> None:
         """Stores keys and values, [d, n_head, n_tok] each, in tensors of the memory."""
@@ -45,15 +53,26 @@ class Source(Texts):
 
     def finish_source(self, name: str, patches: Sequence[GraphChange]) -> None:
         """Makes the graph."""
-        writes = patched(self._writes, patches) if patches else self._writes
+        writes = patched(self._writes, [each.scaled(self) for each in patches]) if patches else self._writes
         self.graph = Graph(*writes, name=name)
         name_nodes(self.graph)
 
-    def compute(self, scheduler: Scheduler, tokens: npt.NDArray[np.int64], rows: npt.NDArray[np.int32]) -> None:
-        """Computes the graph for tokens, and stores their keys and values in ``rows``, then those of padding."""
+    def compute(
+        self,
+        scheduler: Scheduler,
+        tokens: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int32],
+        scales: Mapping[GraphChange, float | None],
+    ) -> None:
+        """Computes the graph for tokens, and stores their keys and values in ``rows``, then those of padding.
+
+        ``scales``: the changes of the graph, with their scales.
+        """
         scheduler.allocate(self.graph)
         self.fill([tokens], None)
         self.rows.set(rows)
+        for (of, times), tensor in self._scales.items():
+            tensor.set(np.array([scale_now(scales, of, times)], np.float32))
         scheduler.compute(self.graph)
 
 
@@ -87,10 +106,10 @@ class EncoderDecoder(Decoder):
         """Stores what the blocks read of a source text whose vectors are ``x``, by :meth:`Source.store`."""
         raise NotImplementedError
 
-    def build_source(self, n_tok: int, memory: Memory) -> Source:
+    def build_source(self, n_tok: int, memory: Memory, patches: Sequence[GraphChange] = ()) -> Source:
         source = Source(n_tok, self.n_ctx, self.n_encoder)
         self.store(source, self.encoded(source), memory)
-        source.finish_source(f"{self.architecture} source {n_tok}", self.patches)
+        source.finish_source(f"{self.architecture} source {n_tok}", patches)
         return source
 
     def logits(self, tokens: Sequence[int], source: Sequence[int] = ()) -> Floats:

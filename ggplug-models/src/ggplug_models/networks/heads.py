@@ -67,7 +67,7 @@ class Head:
         """See :meth:`.LanguageModel.cells`."""
         return cells_of(self.kinds, n_seq, n_ctx, n_step)
 
-    def build_source(self, n_tok: int, memory: Memory) -> None:
+    def build_source(self, n_tok: int, memory: Memory, patches: Sequence[GraphChange] = ()) -> None:
         """See :meth:`.LanguageModel.build_source`."""
 
     def session(self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16") -> Session:

@@ -195,7 +195,7 @@ class Network(Model):
         ``vector``: a file in llama.cpp's format.  ``scale``: what they are multiplied with.  ``first``, ``last``: the
         blocks that are changed; by default all that the file has directions for.  Raises as :class:`.ControlVector`.
         """
-        return Patching(self, ControlVector(vector, self.n_embd, self.n_layer, scale, first, last))
+        return Patching(self, ControlVector(vector, self.n_embd, self.n_layer, self.node_names(), scale, first, last))
 
     def embedding(self, inputs: Inputs) -> Tensor:
         """The input of the first block: [n_embd, T]."""

@@ -16,8 +16,11 @@ Lora: TypeAlias = Mapping[Patching, float]
 InEffect: TypeAlias = dict[GraphChange, float | None]
 """The changes of a graph, in their order, each with its scale; None: it has no scale."""
 
+OwnScales: TypeAlias = Mapping[GraphChange, float] | None
+"""The scales that a sequence has of its own; None: it has those of the model."""
 
-def checked_scales(lora: Lora | None, there: Sequence[GraphChange]) -> dict[GraphChange, float] | None:
+
+def checked_scales(lora: Lora | None, there: Sequence[GraphChange]) -> OwnScales:
     """The scales by change.  ``there``: the changes of the model.  Raises ParameterError."""
     if lora is None:
         return None
@@ -37,9 +40,13 @@ class Adapting:
     """The scales that each of ``n_seq`` sequences has of its own; None: it has those of the model."""
 
     def __init__(self, n_seq: int) -> None:
-        self._own: list[dict[GraphChange, float] | None] = [None] * n_seq
+        self._own: list[OwnScales] = [None] * n_seq
 
-    def set(self, seq: int, own: dict[GraphChange, float] | None) -> None:
+    def own(self, seq: int) -> OwnScales:
+        """The scales of a sequence."""
+        return self._own[seq]
+
+    def set(self, seq: int, own: OwnScales) -> None:
         """Sets the scales of a sequence."""
         self._own[seq] = own
 
@@ -51,13 +58,8 @@ class Adapting:
         """What is in effect for a sequence, of the changes of a model."""
         return in_effect(self._own[seq], there)
 
-    def text(self, seq: int, there: Sequence[GraphChange]) -> str:
-        """The adapters of a sequence for a file: the digest of each, and its scale."""
-        scales = self.of(seq, there).items()
-        return ", ".join(f"{change.digest} {scale!r}" for change, scale in scales if scale is not None)
 
-
-def in_effect(own: Mapping[GraphChange, float] | None, there: Sequence[GraphChange]) -> InEffect:
+def in_effect(own: OwnScales, there: Sequence[GraphChange]) -> InEffect:
     """What is in effect, of the changes of a model, for a sequence with scales of its own; a scale 0 leaves one out."""
     found: InEffect = {}
     for each in there:
@@ -67,8 +69,18 @@ def in_effect(own: Mapping[GraphChange, float] | None, there: Sequence[GraphChan
     return found
 
 
+def only_scaled(changes: InEffect) -> dict[GraphChange, float]:
+    """The adapters among changes, with their scales."""
+    return {each: scale for each, scale in changes.items() if scale is not None}
+
+
+def as_text(changes: InEffect) -> str:
+    """The adapters among changes for a file: the digest of each, and its scale."""
+    return ", ".join(f"{change.digest} {scale!r}" for change, scale in only_scaled(changes).items())
+
+
 def scales_in(text: str, there: Sequence[GraphChange]) -> dict[GraphChange, float]:
-    """The scales that :meth:`Adapting.text` wrote.
+    """The scales that :func:`as_text` wrote.
 
     Raises ModelError for an adapter that the model does not have, and for another text.
     """

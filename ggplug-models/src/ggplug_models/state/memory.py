@@ -157,6 +157,22 @@ class Memory(Uncopied):
             views.append(gg.view(tensor, tensor.ne[0], cells, nb=(tensor.nb[1],), offset=seq * cells * tensor.nb[1]))
         return views
 
+    def cells(self, seq: int, first: int, last: int) -> list[Tensor]:
+        """Views of the keys and values of the positions from ``first`` to ``last - 1`` of a sequence, in the blocks
+        that attend to all positions: [elements, last - first]."""
+        return [
+            gg.view(
+                tensor,
+                tensor.ne[0],
+                last - first,
+                nb=(tensor.nb[1],),
+                offset=(seq * (tensor.ne[1] // self.n_seq) + first) * tensor.nb[1],
+            )
+            for kind, block in zip(self.kinds, self.blocks, strict=True)
+            for tensor in block
+            if isinstance(kind, KeysValues) and kind.window == 0
+        ]
+
     def states(self, seq: int) -> list[Tensor]:
         """Views of the states of one sequence, [elements, 1]."""
         return [

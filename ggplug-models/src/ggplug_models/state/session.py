@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,17 @@ from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.state.adapting import Adapting, InEffect, Lora, checked_scales, in_effect, scales_in
+from ggplug_models.state.adapting import (
+    Adapting,
+    InEffect,
+    Lora,
+    OwnScales,
+    as_text,
+    checked_scales,
+    in_effect,
+    only_scaled,
+    scales_in,
+)
 from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells, SourceCells
 from ggplug_models.state.memory import Kind, Memory
@@ -46,6 +56,13 @@ LARGEST_RESULT = 64 << 20
 """Maximum size in bytes of the logits of a step of several tokens."""
 
 
+class Basis(NamedTuple):
+    """What the tokens of a sequence are computed with: the scales of adapters, if it has its own, and a source text."""
+
+    own: OwnScales
+    source: tuple[int, ...]
+
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -55,8 +72,13 @@ class SourceStep(Protocol):
 
     graph: Graph
 
-    def compute(self, scheduler: Scheduler, tokens: npt.NDArray[np.int64], rows: npt.NDArray[np.int32]) -> None:
-        """Computes them for tokens, and stores them in rows of the memory; the last rows are those of padding."""
+    def compute(
+        self, scheduler: Scheduler, tokens: npt.NDArray[np.int64], rows: npt.NDArray[np.int32], scales: InEffect
+    ) -> None:
+        """Computes them for tokens, and stores them in rows of the memory; the last rows are those of padding.
+
+        ``scales``: the changes of the graph, with their scales.
+        """
 
 
 class Reader(Protocol):
@@ -118,8 +140,8 @@ class LanguageModel(ModelIdentity, Protocol):
     ) -> Step:
         """The step with the graph for this shape."""
 
-    def build_source(self, n_tok: int, memory: Memory) -> SourceStep | None:
-        """The step that reads a source text of ``n_tok`` tokens; None: the model reads no source text."""
+    def build_source(self, n_tok: int, memory: Memory, patches: Sequence[GraphChange] = ()) -> SourceStep | None:
+        """The step that reads a source text of ``n_tok`` tokens, with ``patches``; None: the model reads none."""
 
     def cache_on(self, number: int) -> Device | None:
         """The device that a rule chose for a block's cache or state; None: no rule did."""
@@ -200,11 +222,15 @@ class Session(Uncopied):
         self._sources: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._source_steps: OrderedDict[tuple[int, tuple[GraphChange, ...]], SourceStep | None] = OrderedDict()
         self._changes = [0] * self.n_seq
+        self._filled = [0] * self.n_seq
+        """How many cells of each sequence may hold other values than 0, also of tokens that it has lost."""
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
         self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
         self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
         self._adapting = Adapting(self.n_seq)
+        self._began: list[InEffect] = [{}] * self.n_seq
+        """What was in effect for each sequence when its source text was read, or its first token computed."""
         self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
         """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
@@ -273,12 +299,15 @@ class Session(Uncopied):
             return
         with self.locked():
             self._cut(target, 0)  # it stays empty until the copy is complete
+            self._filled[target] = max(self._filled[source], self._filled[target])
+            self._set_source(target, [])
             for a, b in zip(self.memory.of_sequence(source), self.memory.of_sequence(target), strict=True):
                 b.set_bytes(a.tobytes())
             for cells in self._cells.values():
                 cells.copied(source, target)
-            self._set_source(target, self._sources[source])
             self._adapting.copy(source, target)
+            self._began[target] = self._began[source]
+            self._set_source(target, self._sources[source])
             self._tokens[target] = list(self._tokens[source])
 
     def shift(self, keep: int, drop: int, seq: int = 0) -> None:
@@ -346,6 +375,8 @@ class Session(Uncopied):
             cells.clear(seq)
             cells.lose(seq, lost)
         self._set_source(seq, read)
+        self._filled[seq] = self.n_ctx
+        self._began[seq] = self._in_effect(seq)
         self._tokens[seq] = adopted
 
     def _number(self, seq: int) -> int:
@@ -380,42 +411,74 @@ class Session(Uncopied):
         for cells in self._cells.values():
             cells.clear(seq)
 
+    def _forget(self, seq: int) -> None:
+        """Sets the cells of tokens that a sequence has lost to 0: they may hold NaN, and 0 times NaN is not 0."""
+        held, filled = len(self._tokens[seq]), self._filled[seq]
+        if filled > held:
+            for each in self.memory.cells(seq, held, filled):
+                each.set_zero()
+            self._filled[seq] = held
+
     # -- adapters ----------------------------------------------------------------------------------
 
-    @one_thread_at_a_time
     def adapt(self, lora: Lora | None, seq: int = 0) -> None:
         """Computes a sequence with adapters of its own from now on: those that are named, with these scales.
 
         ``lora``: scales by what :meth:`.Network.adapt` returned.  None: all adapters act with the scales of the model,
-        as in a new session.  A sequence whose scales change loses its tokens.  Sequences with equal scales are computed
-        together, others one after the other: the results are those that each has alone.
+        as in a new session.  A sequence whose scales change loses its tokens and its source text.  Sequences with equal
+        scales are computed together, others one after the other: the results are those that each has alone.
 
         Raises ParameterError for what is no adapter in effect, and for scales that are no numbers.
         """
-        seq = self._number(seq)
-        own = checked_scales(lora, self.model.patches)
-        if in_effect(own, self.model.patches) != self._in_effect(seq):
+        self._adapt(self._number(seq), checked_scales(lora, self.model.patches))
+
+    @one_thread_at_a_time
+    def _adapt(self, seq: int, own: OwnScales) -> None:
+        if not self._is_computed_with(own, seq):
             self._cut(seq, 0)
+            self._set_source(seq, [])
         self._adapting.set(seq, own)
+
+    def basis(self, seq: int = 0) -> Basis:
+        """What a sequence is computed with, besides its tokens, for :meth:`set_basis`."""
+        seq = self._number(seq)
+        return Basis(self._adapting.own(seq), self.source(seq))
+
+    def set_basis(self, basis: Basis, seq: int = 0) -> None:
+        """Gives a sequence the adapters and the source text that :meth:`basis` returned.
+
+        It keeps its tokens if it has these already.  Raises as :meth:`encode`.
+        """
+        seq = self._number(seq)
+        if basis.own != self._adapting.own(seq):
+            self._adapt(seq, basis.own)
+        if basis.source != self.source(seq):
+            self.encode(basis.source, seq)
 
     def is_adapted(self, lora: Lora | None, seq: int = 0) -> bool:
         """Whether a sequence is computed with these adapters: :meth:`adapt` would keep its tokens."""
-        there = self.model.patches
-        return in_effect(checked_scales(lora, there), there) == self._in_effect(self._number(seq))
+        return self._is_computed_with(checked_scales(lora, self.model.patches), self._number(seq))
+
+    def _is_computed_with(self, own: OwnScales, seq: int) -> bool:
+        return only_scaled(in_effect(own, self.model.patches)) == only_scaled(self._computed_with(seq))
+
+    def _computed_with(self, seq: int) -> InEffect:
+        """What was in effect for the tokens and the source text of a sequence, or is for new ones if it has none."""
+        return self._began[seq] if self._tokens[seq] or self._sources[seq] else self._in_effect(seq)
 
     def adapters(self, seq: int = 0) -> str:
-        """The adapters that a sequence is computed with, for a file."""
-        return self._adapting.text(self._number(seq), self.model.patches)
+        """The adapters that a sequence is computed with, for a file; those that were removed since are left out."""
+        computed, there = self._computed_with(self._number(seq)), self.model.patches
+        return as_text({each: scale for each, scale in computed.items() if each in there})
 
-    @one_thread_at_a_time
     def adapt_as(self, adapters: Mapping[int, str]) -> None:
-        """Sets what :meth:`adapters` returned, by sequence; the sequences keep their tokens.
+        """As :meth:`adapt`, with what :meth:`adapters` returned, by sequence.
 
         Raises ModelError, before any change, for an adapter that the model does not have.
         """
         found = {self._number(seq): scales_in(each, self.model.patches) for seq, each in adapters.items()}
         for seq, own in found.items():
-            self._adapting.set(seq, own)
+            self._adapt(seq, own)
 
     def _in_effect(self, seq: int) -> InEffect:
         return self._adapting.of(seq, self.model.patches)
@@ -449,18 +512,20 @@ class Session(Uncopied):
             return
         with self.locked():
             self._set_source(seq, [])  # until it is complete
-            step = self._source_step(in_steps(len(checked)))
+            changes = self._in_effect(seq)
+            step = self._source_step(in_steps(len(checked)), tuple(changes))
             assert step is not None
             positions = np.full((1, in_steps(len(checked))), -1)
             positions[0, : len(checked)] = np.arange(len(checked))
             (cells,) = (each for each in self._cells.values() if isinstance(each, SourceCells))
-            step.compute(self.model.scheduler, np.array(checked), cells.rows(seq, positions))
+            step.compute(self.model.scheduler, np.array(checked), cells.rows(seq, positions), changes)
+        self._began[seq] = changes
         self._set_source(seq, checked)
 
-    def _source_step(self, n_tok: int) -> SourceStep | None:
+    def _source_step(self, n_tok: int, changes: tuple[GraphChange, ...]) -> SourceStep | None:
         """The step that reads a source text; None if the model reads none."""
-        key = n_tok, self.model.patches
-        return self._kept(self._source_steps, key, lambda: self.model.build_source(n_tok, self.memory))
+        key = n_tok, changes
+        return self._kept(self._source_steps, key, lambda: self.model.build_source(n_tok, self.memory, changes))
 
     def _checked_source(self, seq: int, tokens: Sequence[int]) -> list[int]:
         """The ids of a source text."""
@@ -504,7 +569,8 @@ class Session(Uncopied):
 
         Sequences with at most ``few`` tokens, similar numbers of tokens, and the same :meth:`adapters` are computed
         together (of models with a recurrent state: adjacent sequences with equal numbers); others one after the other,
-        in micro-batches.  If it fails or is interrupted, each sequence has the tokens that were computed so far.
+        in micro-batches, all with the scales of adapters of the beginning.  If it fails or is interrupted, each
+        sequence has the tokens that were computed so far.
 
         Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
         sequence would become longer than ``n_ctx``; FreedError.
@@ -527,12 +593,12 @@ class Session(Uncopied):
         given = {} if vectors is None else rows_of(vectors, left)
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         most = self._most(outputs, hidden=hidden)
-        for chosen, n in self._steps_of(left, few, most):
+        for chosen, n, changes in self._steps_of(left, few, most):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
             of_now = {seq: given[seq][:n] for seq in chosen} if given else None
-            for seq, found in self._compute(now, n, wanted, of_now, reader, hidden=hidden).items():
+            for seq, found in self._compute(now, n, changes, wanted, of_now, reader, hidden=hidden).items():
                 if outputs is Outputs.ALL or seq in last:
                     parts[seq].append(found)
             for seq in chosen:
@@ -557,13 +623,20 @@ class Session(Uncopied):
             assert step.graph is not None
             return self.model.scheduler.explain(step.graph)
 
-    def _steps_of(self, batch: Mapping[int, Sequence[int]], few: int, most: int) -> list[tuple[list[int], int]]:
-        """The steps of a batch, each of sequences with the same adapters; see :func:`.steps_of`."""
+    def _steps_of(
+        self, batch: Mapping[int, Sequence[int]], few: int, most: int
+    ) -> list[tuple[list[int], int, InEffect]]:
+        """The steps of a batch, each of sequences with the same adapters, which are in effect now; see
+        :func:`.steps_of`."""
         alike: dict[tuple[tuple[GraphChange, float | None], ...], dict[int, int]] = {}
         for seq, tokens in batch.items():
             alike.setdefault(tuple(self._in_effect(seq).items()), {})[seq] = len(tokens)
         padded = not self.model.keeps_states
-        return [step for counts in alike.values() for step in steps_of(counts, few, most, padded=padded)]
+        return [
+            (*step, dict(changes))
+            for changes, counts in alike.items()
+            for step in steps_of(counts, few, most, padded=padded)
+        ]
 
     def _checked(self, seq: int, tokens: Sequence[int], after: int, source: Sequence[int] | None = None) -> list[int]:
         """The ids, which a sequence can take after its first ``after`` ones; ``source``: by default its own."""
@@ -602,11 +675,12 @@ class Session(Uncopied):
         step, until, patches = last
         length = len(held) + 1
         changes = self._in_effect(seq)
-        if length > until or patches != tuple(changes):
+        if length > until or patches != tuple(changes) or (step.reads_lost_cells and self._filled[seq] >= length):
             return None
         one = replace(self._one, scales=changes) if changes else self._one
         with self.locked():
             one.ids[0, 0], one.positions[0, 0], one.lengths[0] = token, length - 1, length
+            self._filled[seq] = max(self._filled[seq], length)
             for cells in self._cells.values():
                 if cells.window:
                     cells.advance(seq, length)
@@ -617,6 +691,7 @@ class Session(Uncopied):
         self,
         batch: dict[int, list[int]],
         n: int,
+        changes: InEffect,
         outputs: Outputs,
         vectors: Mapping[int, Floats] | None,
         reader: Reader | None,
@@ -627,7 +702,7 @@ class Session(Uncopied):
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         with self.locked():
             names = () if reader is None else reader.names
-            step, tokens = self._step_of(batch, n, outputs, hidden=hidden, collect=names, vectors=vectors)
+            step, tokens = self._step_of(batch, n, changes, outputs, hidden=hidden, collect=names, vectors=vectors)
             results = self._advance(step, tokens, batch)
         if reader is not None:
             by_name = dict(zip(step.collected, results[len(results) - len(step.collected) :], strict=True))
@@ -674,11 +749,16 @@ class Session(Uncopied):
         size = self._most(outputs)
         parts: list[dict[str, npt.NDArray[Any]]] = []
         pieces = [checked[start : start + size] for start in range(0, len(checked), size)]
+        changes = self._in_effect(0)
         for piece in pieces:
             wanted = not last or piece is pieces[-1]
             with self.locked():
                 step, inputs = self._step_of(
-                    {0: piece}, len(piece), outputs if wanted else Outputs.NONE, collect=patterns if wanted else ()
+                    {0: piece},
+                    len(piece),
+                    changes,
+                    outputs if wanted else Outputs.NONE,
+                    collect=patterns if wanted else (),
                 )
                 results = self._advance(step, inputs, {0: piece})
             if wanted:
@@ -694,7 +774,7 @@ class Session(Uncopied):
         that, the session can only be freed.
         """
         checked = self._checked(0, tokens, self.length())
-        step, inputs = self._step_of({0: checked}, len(checked), outputs, hidden=hidden)
+        step, inputs = self._step_of({0: checked}, len(checked), self._in_effect(0), outputs, hidden=hidden)
         assert step.graph is not None
         self.model.scheduler.allocate(step.graph)
         step.fill(inputs)
@@ -704,13 +784,17 @@ class Session(Uncopied):
         self,
         batch: dict[int, list[int]],
         n: int,
+        changes: InEffect,
         outputs: Outputs,
         *,
         hidden: bool = False,
         collect: tuple[str, ...] = (),
         vectors: Mapping[int, Floats] | None = None,
     ) -> tuple[Step, Tokens]:
-        """The step for these tokens, and what its inputs are made of.  The caller has locked the model."""
+        """The step for these tokens, and what its inputs are made of.  The caller has locked the model.
+
+        ``changes``: those that were in effect when the call began; some may have been removed since.
+        """
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         n = n if self.model.keeps_states else in_steps(n)
         # Lists, because a call of NumPy takes longer than a few tokens do.
@@ -723,7 +807,8 @@ class Session(Uncopied):
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        changes = self._in_effect(first)
+        there = self.model.patches
+        changes = {each: scale for each, scale in changes.items() if each in there}
         step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect, tuple(changes))
         if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect and vectors is None:
             until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
@@ -731,6 +816,11 @@ class Session(Uncopied):
         for seq in batch:
             if not self._tokens[seq]:
                 self._begin(seq)
+                if not self._sources[seq]:
+                    self._began[seq] = changes
+            if step.reads_lost_cells:
+                self._forget(seq)
+            self._filled[seq] = max(self._filled[seq], lengths[seq - first])
             for cells in self._cells.values():
                 cells.advance(seq, lengths[seq - first])
         rows = None if vectors is None else padded_rows(vectors, first, n_seq, n)
@@ -769,7 +859,7 @@ class Session(Uncopied):
             graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), (), self.model.patches).graph
             assert graph is not None
             graphs.append(graph)
-        source = self._source_step(in_steps(self.n_ctx)) if self._reads_source else None
+        source = self._source_step(in_steps(self.n_ctx), self.model.patches) if self._reads_source else None
         return graphs if source is None else [graphs[0], source.graph, *graphs[1:]]
 
     # -- life --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ggplug.types import Type
 from ggplug_models.layers.attention import by_sequence, joined, mixed_as_one, mixed_views
 from ggplug_models.layers.collecting import collected
 from ggplug_models.layers.names import name_nodes
-from ggplug_models.layers.patches import GraphChange, patched
+from ggplug_models.layers.patches import GraphChange, patched, scale_now
 from ggplug_models.state.cells import SOURCE, Cells
 from ggplug_models.state.memory import KeysValues, Memory
 
@@ -115,6 +115,8 @@ class Step:
         """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
         self._feed: Feed | None = None
+        self.reads_lost_cells = False
+        """Whether masked cells are multiplied by 0 instead of being left out, so that they must hold finite numbers."""
 
     # -- inputs ------------------------------------------------------------------------------------
 
@@ -173,15 +175,10 @@ class Step:
 
     def scale(self, of: GraphChange, times: float) -> Tensor:
         """See :class:`.Scales`."""
-
-        def values(tokens: Tokens) -> npt.ArrayLike:
-            scale = tokens.scales[of]
-            assert scale is not None
-            return [scale * times]
-
         key = of, times
         if key not in self._scales:
-            self._scales[key] = self.input(f"scale {len(self._scales)}", gg.F32, (1,), values)
+            name = f"scale {len(self._scales)}"
+            self._scales[key] = self.input(name, gg.F32, (1,), lambda tokens: scale_now(tokens.scales, of, times))
         return self._scales[key]
 
     def _rows(self, window: int) -> Tensor:
@@ -256,6 +253,7 @@ class Step:
             mask = self._mask(kind.window, distances=max_bias > 0)
             y = mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
         else:
+            self.reads_lost_cells = True
             parts = by_sequence(q, self.shape.n_seq), keys, values
             y = mixed_views(*parts, self._mask(kind.window, finite=True), scale=scale, bias=bias)
         self._attended[number] = y

@@ -36,12 +36,14 @@ def presets_in(path: Path, given: Mapping[str, Any]) -> dict[str, Preset]:
 
     ``model`` is its path or its name, as for :func:`.load`; ``hf-repo`` that of a repository of the hub.  Other keys
     are options of ``ggplug serve`` about a model, without dashes; those that may be repeated have a value on each line.
-    The section ``[*]`` holds for all.  ``given``: the parameters of the command, which hold where the file says
-    nothing.
+    The section ``[*]`` holds for all; what follows ``;`` or ``#`` after a space is a comment.  ``given``: the
+    parameters of the command, which hold where the file says nothing.
 
     Raises ParameterError for what a file says wrongly, with the section and the key; OSError.
     """
-    parser = configparser.ConfigParser(interpolation=None, default_section=ALL, delimiters=("=",))
+    parser = configparser.ConfigParser(
+        interpolation=None, default_section=ALL, delimiters=("=",), inline_comment_prefixes=(";", "#")
+    )
     parser.optionxform = str  # type: ignore[method-assign, assignment]
     try:
         parser.read_string(content_of(path), source=str(path))
@@ -52,6 +54,10 @@ def presets_in(path: Path, given: Mapping[str, Any]) -> dict[str, Preset]:
 
 def _preset(where: str, section: dict[str, str], given: Mapping[str, Any]) -> Preset:
     repository = section.pop("hf-repo", None)
+    if repository and "model" in section:
+        raise ParameterError(
+            f"{where} has both 'model' and 'hf-repo'; each names the model", got=where, remedy="leave out one of them"
+        )
     model = section.pop("model", repository and f"hf:{repository}")
     if not model:
         raise ParameterError(f"{where}: the key 'model' is missing: the path or the name of a model", got=where)
