@@ -56,7 +56,7 @@ class Source(NamedTuple):
 
     def __str__(self) -> str:
         types = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
-        run = "".join(f" + {value}" for name, value in self.defines if name == "FUSED")
+        run = "".join(f" + {value}" for name, value in self.defines if name == "FUSED" and value)
         return f"{self.kernel}[{' '.join(types)}]{run}" if types else self.kernel + run
 
 
