@@ -218,6 +218,14 @@ def test_an_option_that_is_no_rule_says_what_to_write(option: str, text: str, me
         Placement.parse([(option, text)])
 
 
+@pytest.mark.parametrize(
+    "given", ["--split", ("--split",), ("--nothing", "x"), [["--split", "1,1"]], ("--split", "1", "2")]
+)
+def test_what_is_no_option_with_its_value_is_refused(given: object) -> None:
+    with pytest.raises(ParameterError, match="no option that places weights, with its value"):
+        Placement.parse([given])  # type: ignore[list-item]
+
+
 def test_rules_are_written_as_options_and_in_python() -> None:
     options = [
         ("--place", r"a=b\.c=CPU"),

@@ -93,6 +93,14 @@ class Placement:
         kinds: tuple[type[Rule], ...] = (Place, CacheOn, ExpertsOn, LayersOn, LayerSplit)
         of = {kind.option: kind for kind in kinds}
         given = list(options)
+        for each in given:
+            if not isinstance(each, tuple) or len(each) != 2 or each[0] not in {*of, SPLIT_MODE}:
+                raise ParameterError(
+                    f"{each!r:.100} is no option that places weights, with its value",
+                    got=each,
+                    wanted=(*of, SPLIT_MODE),
+                    remedy='write pairs such as ("--experts-on", "CPU")',
+                )
         modes = [text for option, text in given if option == SPLIT_MODE]
         rules = (of[option].parse(text) for option, text in given if option != SPLIT_MODE)
         return cls(*rules, split_mode=modes[-1] if modes else LAYER)
