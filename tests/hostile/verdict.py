@@ -55,7 +55,9 @@ def judge_leafs(built: Built, raw: Mapping[Tensor, Bytes], places: Mapping[Tenso
             raise Fault("set", f"set() of {source!r} raises {type(error).__name__}: {error}") from error
         with np.errstate(all="ignore"):
             again = decoded(strided(places[source.root].get(), source), source).reshape(source.shape)
-        if not np.array_equal(again, got.astype(again.dtype), equal_nan=again.dtype.kind == "f"):
+        with np.errstate(invalid="ignore"):  # of signalling NaNs
+            same = got.astype(again.dtype)
+        if not np.array_equal(again, same, equal_nan=again.dtype.kind == "f"):
             raise Fault("set", f"set() of {source!r} stores other values than its argument has")
         source.set_bytes(raw[source.root])
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -228,9 +229,11 @@ def test_vectors_are_computed_again_if_that_is_allowed(name: str, replays: bool,
     np.testing.assert_array_equal(np.float32(found[1][2]["data"][0]["embedding"]), wanted)
 
 
-def test_a_lost_device_is_left_out_and_the_others_hold_the_model(data: Path) -> None:
+def test_a_lost_device_is_left_out_and_the_others_hold_the_model(data: Path, request: pytest.FixtureRequest) -> None:
     names, path = ["kept", "gone"], data / "qwen3.gguf"
     kept, gone = [gg.register_device(FakeDevice(name, inner=gg.device("CPU"))) for name in names]
+    for each in names:
+        request.addfinalizer(partial(gg.unload, each))
     split = Placement.parse([("--split", "1,1")])
     opening = Opening(names, split, (), (), "ggml", {}, None, "f16", 64, 1, {}, replays=True)
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 PATIENCE = 600
 """Seconds for nodes to list their devices: processes of Ray start slowly on a busy machine."""
-os.environ.setdefault("GGPLUG_LOAD_TIMEOUT", str(PATIENCE))
 NODES = ("a", "b", "c")
 OPTIONS = {"num_cpus": 1, "object_store_memory": 200 << 20}
 """Of each node."""
@@ -22,7 +22,8 @@ OPTIONS = {"num_cpus": 1, "object_store_memory": 200 << 20}
 @contextmanager
 def three_nodes() -> Iterator[Any]:
     """A cluster of three nodes, which this process has joined, until the end of the block."""
-    with warnings.catch_warnings():
+    patience = {"GGPLUG_LOAD_TIMEOUT": os.environ.get("GGPLUG_LOAD_TIMEOUT", str(PATIENCE))}
+    with warnings.catch_warnings(), patch.dict(os.environ, patience):
         warnings.simplefilter("ignore")  # of Ray's own code
         import ray
         from ray.cluster_utils import Cluster
