@@ -216,7 +216,7 @@ def _tiles(kind: str) -> tuple[tuple[int, int], ...]:
     A larger tile is used for fewer rows than it has where reading the weights once more would take longer.
     """
     if features.has("avx512f"):
-        return ((8, 5), (4, 3), (2, 2), (1, 1)) if kind == "i8" else ((12, 9), (4, 1))
+        return ((8, 5), (4, 3), (2, 2), (1, 1)) if kind == "i8" else ((12, 9), (8, 5), (4, 1))
     if features.has("sse2"):
         return ((3, 3), (2, 2), (1, 1)) if kind == "i8" else ((6, 5), (4, 3), (2, 1))
     if kind == "bf16" and _multiplies_matrices(kind):
