@@ -73,6 +73,42 @@ def test_a_row_that_ends_within_a_block_of_a_chain_s_result_is_none_of_its_sourc
     check(device, ops.add(x, ops.mul(y, row)), *(["mul add"] if n in (1, 32) else []))
 
 
+# -- products of transposed weights -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0", "q4_K", "iq4_xs", "mxfp4", "f32", "f16", "bf16"])
+@pytest.mark.parametrize("wide", ["f32", "bf16", "f16"])
+def test_transposed_weights_are_neither_converted_nor_copied_first(
+    kind: str, wide: str, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((43, 256)), kind), gg.tensor(rng.standard_normal((2, 20, 43)), "f32")
+    bias = gg.tensor(rng.standard_normal(256), "f32")
+    product = ops.mul_mat(ops.cont(ops.transpose(ops.cast(w, wide))), x)
+    check(device, product, "dup cont mul_mat")
+    check(device, ops.add(product, bias), "dup cont mul_mat add")
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+def test_a_transposed_view_is_not_copied_before_its_product(
+    kind: str, device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((2, 43, 50)), kind), gg.tensor(rng.standard_normal((4, 20, 43)), "f32")
+    product = ops.mul_mat(ops.cont(ops.transpose(w)), x)
+    check(device, product, "cont mul_mat")
+    check(device, ops.scale(product, 0.5), "cont mul_mat scale")
+    scattered = ops.cont(ops.permute(w, 2, 0, 1))
+    check(device, ops.mul_mat(scattered, gg.tensor(rng.standard_normal((50, 20, 43)), "f32")))
+
+
+def test_a_copy_is_made_where_it_is_read_again_or_few_columns_are_multiplied(
+    device: CpuDevice, rng: np.random.Generator
+) -> None:
+    w, x = gg.tensor(rng.standard_normal((43, 64)), "q8_0"), gg.tensor(rng.standard_normal((20, 43)), "f32")
+    copy = ops.cont(ops.transpose(ops.cast(w, "bf16")))
+    check(device, [ops.mul_mat(copy, x), ops.sum_rows(ops.cast(copy, "f32"))])
+    check(device, ops.mul_mat(copy, gg.tensor(rng.standard_normal((3, 43)), "f32")))
+
+
 # -- norms ------------------------------------------------------------------------------------------
 
 

@@ -83,7 +83,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
     shape = layout("f32")
     columns, width, quantum, quantum_bytes = shape.columns, shape.width, shape.quantum, shape.quantum_bytes
     step, elem_bytes = shape.step_numbers, PLAIN[values_type].elem_bytes
-    pack_keys, pack_values = pack_weights("f32", keys_type), pack_columns(values_type)
+    pack_keys, pack_values = pack_weights("f32", keys_type), pack_columns("f32", values_type)
     pack, multiply, mix = _pack_rows(), _multiply_panels(), mixing(values_type)
 
     def body(ctx: int, params: Tiled) -> None:

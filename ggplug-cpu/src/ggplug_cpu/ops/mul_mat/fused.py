@@ -1,4 +1,5 @@
-"""Groups around matrix products: epilogues (bias, activation, residual), gated products, copies with exchanged axes."""
+"""Groups around matrix products: epilogues (bias, activation, residual), gated products, copies with exchanged axes,
+weights that are transposed first."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source_tensor
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.programs import NOTHING, Source, chained, sources_of
 from ggplug_cpu.ops.mul_mat.epilogue import epilogue_parameters, mul_mat_epilogue
+from ggplug_cpu.ops.mul_mat.kinds import order_of
 from ggplug_cpu.ops.mul_mat.norm import mul_mat_norm
-from ggplug_cpu.ops.mul_mat.products import IN_SCRATCH, Placed, single
+from ggplug_cpu.ops.mul_mat.products import IN_SCRATCH, Placed, Turned, single
 from ggplug_cpu.ops.norms.kernels import FIRST_STEPS, norm_parameters
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import WORKSPACE
+from ggplug_cpu.types import BLOCKS, PLAIN
 
 
 def with_epilogue(group: Group, names: Names) -> Entries | Decline:
@@ -26,6 +29,30 @@ def with_epilogue(group: Group, names: Names) -> Entries | Decline:
     product = group.nodes[0]
     placed = finished(group, product, group.nodes[1:], *_operands(group, product))
     return placed if isinstance(placed, Decline) else single(product, placed)
+
+
+def turned(group: Group, names: Names) -> Entries | Decline:
+    """y = f(cont(transpose(a)) b, c), of weights that may be converted first: their panels are made of ``a`` itself."""
+    a, copy, product = names["a"], names["copy"], names["product"]
+    view = source_tensor(copy, 0)
+    wide = names.get("wide", view)
+    if sum(group.kept) > 1:
+        return Decline("a result before the last node is read by other nodes, too")
+    if a.type.name not in PLAIN and a.type.name not in BLOCKS:
+        return Decline(f"the CPU device multiplies no weights of {a.type.name}")
+    if copy.ne != view.ne or order_of(a) != ("columns" if wide is view else "rows"):
+        return Decline("the numbers of the weights' columns are not adjacent")
+    if wide is not view and (view.ne, view.nb, view.view_offset) != (_exchanged(wide.ne), _exchanged(wide.nb), 0):
+        return Decline("the copy is not of the transposed weights")
+    nb = a.nb if wide is view else _exchanged(a.nb)
+    behind = group.nodes[group.nodes.index(product) + 1 :]
+    weights, x = Ref(slot_of(group, a)), Ref(slot_of(group, source_tensor(product, 1)))
+    placed = finished(group, product, behind, weights, x) if behind else Placed(weights, x, Ref(RESULT), product.nb)
+    return placed if isinstance(placed, Decline) else single(product, placed, Turned(a.type.name, nb))
+
+
+def _exchanged(extents: Extents) -> Extents:
+    return extents[1], extents[0], *extents[2:]
 
 
 def normed(group: Group, names: Names) -> Entries | Decline:

@@ -6,6 +6,7 @@ The layouts are those of :mod:`.layout`.  After the last number of a row, units 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 
 from llvmlite import ir
@@ -248,41 +249,104 @@ def expand_panel(kind: str, type_name: str) -> compiler.Intrinsic:
 
 
 @functools.cache
-def pack_columns(type_name: str) -> compiler.Intrinsic:
-    """``pack_columns(type)(panel, first, stride, rows, numbers)``: f32 panels of weights whose *rows* are adjacent.
+def pack_columns(kind: str, type_name: str, through: str = "f32") -> compiler.Intrinsic:
+    """``pack_columns(...)(panel, first, stride, rows, numbers)``: a panel of weights whose *rows* are adjacent.
 
-    Number ``k`` of rows 0, 1, ... lies at ``first + k * stride``, rows contiguous: a transposed view.  A
-    whole panel is filled; columns from ``rows`` on are zero.
+    Number ``k`` of rows 0, 1, ... lies at ``first + k * stride``, rows contiguous: a transposed view of a plain type.
+    A whole panel is filled; columns from ``rows`` on are zero.  ``through``: the type that numbers are rounded to.
     """
-    t = PLAIN[type_name]
+    t, s, rounded = PLAIN[type_name], layout(kind), _rounding(through)
+    columns = [v * s.width for v in range(s.vecs)]
 
     def emit(panel: Value, first: Value, stride: Value, rows: Value, numbers: Value) -> None:
-        s = layout("f32")
+        def whole(address: Value) -> list[Value]:
+            return [rounded(t.read(address + column * t.elem_bytes, s.width)) for column in columns]
 
-        def unit(read: Callable[[Value, int], Value]) -> Callable[[Value, list[Value]], list[Value]]:
-            def one(k: Value, carried: list[Value]) -> list[Value]:
-                for v in range(s.vecs):
-                    values.store(carried[0], read(first + k * stride, v * s.width), v * s.width * 4)
-                return [carried[0] + s.columns * 4]
-
-            return one
-
-        def some(address: Value, column: int) -> Value:
-            return t.read_first(address + column * t.elem_bytes, s.width, rows - column)
+        def some(address: Value) -> list[Value]:
+            places = [(address + column * t.elem_bytes, rows - column) for column in columns]
+            return [rounded(t.read_first(place, s.width, present)) for place, present in places]
 
         full = (rows >= s.columns).zext(I64)
-        whole = unit(lambda address, column: t.read(address + column * t.elem_bytes, s.width))
-        (end,) = loop(full * numbers, [panel], whole)
-        (end,) = loop((1 - full) * numbers, [end], unit(some))
-        nothing = constant(panel.b, vector(F32, s.columns), 0)
-
-        def fill(_: Value, carried: list[Value]) -> list[Value]:
-            values.store(carried[0], nothing)
-            return [carried[0] + s.columns * 4]
-
-        loop((0 - numbers) & 3, [end], fill)  # up to a whole step
+        _write_numbers(kind, [panel], first, stride, full * numbers, whole)
+        _write_numbers(kind, [panel], first, stride, (1 - full) * numbers, some)
 
     return emitted("void(i64, i64, i64, i64, i64)")(emit)
+
+
+@functools.cache
+def pack_columns_of_blocks(kind: str, type_name: str, through: str = "f32") -> compiler.Intrinsic:
+    """``pack(panel, panel_bytes, first, part, stride, numbers)``: as :func:`pack_columns`, of a block type.
+
+    Number ``k`` of 32 rows is part number ``part`` of the block at ``first + k * stride``; as many panels as these rows
+    have, ``panel_bytes`` apart, are filled.
+    """
+    t, s, rounded = BLOCKS[type_name], layout(kind), _rounding(through)
+
+    def emit(panel: Value, panel_bytes: Value, first: Value, part: Value, stride: Value, numbers: Value) -> None:
+        def read(address: Value) -> list[Value]:
+            found = rounded(t.read(address, part, t.factors([address])))
+            return [found.part(column, s.width) for column in range(0, GROUP, s.width)]
+
+        panels = [panel + panel_bytes * i for i in range(GROUP // s.columns)]
+        _write_numbers(kind, panels, first, stride, numbers, read)
+
+    return emitted("void(i64, i64, i64, i64, i64, i64)")(emit)
+
+
+def _write_numbers(
+    kind: str, panels: list[Value], first: Value, stride: Value, numbers: Value, read: Callable[[Value], list[Value]]
+) -> None:
+    """Fills adjacent panels with ``numbers`` numbers of each of their columns, and with zeros up to a whole step.
+
+    ``read(address)``: a number of every column, as vectors; those of number ``k`` lie at ``first + k * stride``.
+    """
+    s = layout(kind)
+
+    def write(unit: Value | int, of_numbers: list[list[Value]]) -> None:
+        for i, column in enumerate(range(0, len(panels) * s.columns, s.width)):
+            panel, inside = divmod(column, s.columns)
+            place = panels[panel] + unit * (s.columns * s.unit_bytes)
+            values.store(place, _interleaved(kind, [each[i] for each in of_numbers]), inside * s.unit_bytes)
+
+    def whole(unit: Value, _: list[Value]) -> list[Value]:
+        write(unit, [read(first + (unit * s.unit + i) * stride) for i in range(s.unit)])
+        return []
+
+    units, rest = numbers.lshr(s.unit.bit_length() - 1), numbers & (s.unit - 1)
+    loop(units, [], whole)
+
+    def last(_: Value, __: list[Value]) -> list[Value]:
+        present = [read(first + (units * s.unit + (rest - 1).minimum(i)) * stride) for i in range(s.unit)]
+        write(units, [[(rest > i).select(x, x.constant(0)) for x in each] for i, each in enumerate(present)])
+        return []
+
+    loop(rest.unequal(0).zext(I64), [], last)
+    filled = units + rest.unequal(0).zext(I64)
+    nothing = [[constant(first.b, vector(F32, s.width), 0)] * (len(panels) * s.vecs)] * s.unit
+
+    def fill(i: Value, _: list[Value]) -> list[Value]:
+        write(filled + i, nothing)
+        return []
+
+    loop((0 - filled) & (s.step_numbers // s.unit - 1), [], fill)
+
+
+def _rounding(type_name: str) -> Callable[[Value], Value]:
+    """A function that rounds f32 numbers to those of a plain type."""
+    narrow = {"f16": halves.emit_narrow_f16, "bf16": halves.emit_narrow_bf16}.get(type_name)
+    return (lambda x: x) if narrow is None else lambda x: PLAIN[type_name].widen(narrow(x))
+
+
+def _interleaved(kind: str, numbers: list[Value]) -> Value:
+    """Units of a kind from the vectors of their first numbers, second numbers, and so on."""
+    s = layout(kind)
+    if s.unit == 1:
+        return numbers[0]
+    lane = s.vector_of_units(s.width).element
+    return functools.reduce(
+        operator.or_,
+        (halves.emit_narrow_bf16_for_dot(each).zext(lane) << (16 * i) for i, each in enumerate(numbers)),
+    )
 
 
 # -- activations -----------------------------------------------------------------------------------------

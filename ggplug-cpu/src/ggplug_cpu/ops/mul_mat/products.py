@@ -38,6 +38,7 @@ from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.ops.mul_mat.weights import pack_panels
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
+from ggplug_cpu.types import BLOCKS, GROUP
 
 #: Least rows of activations of a chunk, if there are as many: packing a block of weights pays only for many rows, the
 #: more the faster products are.
@@ -63,17 +64,19 @@ def mul_mat(node: Tensor) -> Entries | Decline:
     return single(node, Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb))
 
 
-def single(node: Tensor, placed: Placed) -> Entries | Decline:
-    """The entries of the product ``node`` with its operands at these places."""
+def single(node: Tensor, placed: Placed, turned: Turned | None = None) -> Entries | Decline:
+    """The entries of the product ``node`` with its operands at these places; ``turned``: its weights are these."""
     a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
-    product = _PlacedProduct(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    product = _PlacedProduct(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed, turned=turned)
     kind = kind_for(a, b, node.op.precision)
     few = product.rows <= dot_columns(a, kind)
+    if few and turned is not None:
+        return Decline("few columns are computed by mul_mat_dot, which reads rows of adjacent numbers")
     if placed.whole_rows and (few or _blocks(product, kind)[0] < a.ne[1]):
         return Decline("the rows of the result are computed in parts")
     if few:
@@ -242,6 +245,18 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Turned:
+    """Weights that are multiplied as if they were transposed and converted to another type.
+
+    ``type_name``: their own type.  ``nb``: byte strides of the transposed ones, whose rows, or blocks of rows, are
+    adjacent.
+    """
+
+    type_name: str
+    nb: Extents
+
+
+@dataclass(frozen=True)
 class _PlacedProduct:
     """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; if ``routed``, by ``rows`` rows in
     all.
@@ -256,6 +271,7 @@ class _PlacedProduct:
     r3: int
     placed: Placed
     routed: bool = False
+    turned: Turned | None = None
 
     @property
     def tasks(self) -> int:
@@ -309,8 +325,12 @@ def _words(
     a, b, placed = product.a, product.b, product.placed
     has_panels = panels_form(a, kind) is not None
     order = "packed" if has_panels else order_of(a)
+    type_name, nb, through = a.type.name, a.nb, "f32"
+    if product.turned is not None:
+        type_name, nb, order = product.turned.type_name, product.turned.nb, "columns"
+        through = a.type.name if layout(kind).unit == 1 and a.type.name != type_name else "f32"
     words = Product.words(
-        weights=_panels(a, kind, placed.a) if has_panels else Place(placed.a, a.nb),
+        weights=_panels(a, kind, placed.a) if has_panels else Place(placed.a, nb),
         activations=Place(x.place, x.nb),
         result=Place(placed.result, placed.nb),
         K=a.ne[0],
@@ -325,7 +345,7 @@ def _words(
         v_block=v_block,
         k_block=k_block,
         x_offset=x_offset,
-        pack=pack_panels(kind, a.type.name, order) if kind and not packed else 0,
+        pack=pack_panels(kind, type_name, order, through) if kind and not packed else 0,
         routes=Place(Ref(WORKSPACE) if product.routed else 0),
         least=least,
         most=most,
@@ -398,7 +418,9 @@ def _blocks(product: _PlacedProduct, kind: str) -> tuple[int, int]:
     if not product.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
         m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
     v_block = max(1, -(-product.rows // v_chunks))
-    return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows
+    # of turned blocks, whole parts are packed
+    multiple = GROUP if product.turned is not None and product.turned.type_name in BLOCKS else shape.columns
+    return -(-panels * shape.columns // (m_chunks * multiple)) * multiple, -(-v_block // shape.rows) * shape.rows
 
 
 def _rows_of_weights(product: _PlacedProduct, kind: str) -> int:

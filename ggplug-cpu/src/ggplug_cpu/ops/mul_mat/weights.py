@@ -11,12 +11,18 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import call_2, store_word
 from ggplug_cpu.ops.mul_mat.layout import layout
-from ggplug_cpu.ops.mul_mat.pack import expand_panel, pack_columns, pack_own_blocks, pack_weights
+from ggplug_cpu.ops.mul_mat.pack import (
+    expand_panel,
+    pack_columns,
+    pack_columns_of_blocks,
+    pack_own_blocks,
+    pack_weights,
+)
 from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, packed_as
 from ggplug_cpu.ops.mul_mat.patches import pack_patches
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.parameters import Parameters, destination, integer, source
-from ggplug_cpu.types import BLOCKS, PLAIN
+from ggplug_cpu.types import BLOCKS, GROUP, PLAIN
 
 
 class Packing(Parameters):
@@ -70,18 +76,19 @@ def pack_block(
 
 
 @kernel
-def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
+def pack_panels(kind: str, weights: str, order: str = "rows", through: str = "f32") -> Body:
     """Packs a block of weights of a type into panels of ``kind``.
 
     Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of neighbouring rows
-    are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``packed``:
-    weights are packed in their own blocks already (:mod:`.packed`), and become int8.  ``windows`` and
-    ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
+    are, or blocks of these, ``scattered`` where neither, of a plain type.  The last two are not for int8, and numbers
+    of columns are rounded to the type ``through`` first.  ``packed``: weights are packed in their own blocks already
+    (:mod:`.packed`), and become int8.  ``windows`` and ``stretched windows``, with kind ``f32``, are weights that are
+    an image's: see :mod:`.patches`.
 
     Its first argument is the address of the product's parameters, in place of a context; only windows read them.
     """
     if order == "columns":
-        pack = _adjacent_rows(weights)
+        pack = _adjacent_rows(kind, weights, through)
     elif order == "scattered":
         pack = _scattered_rows(kind, weights)
     elif order == "packed":
@@ -163,10 +170,12 @@ def _packed(kind: str, weights: str) -> DeviceFunction:
     return pack
 
 
-def _adjacent_rows(weights: str) -> DeviceFunction:
-    shape = layout("f32")
+def _adjacent_rows(kind: str, weights: str, through: str) -> DeviceFunction:
+    if weights in BLOCKS:
+        return _adjacent_rows_of_blocks(kind, weights, through)
+    shape = layout(kind)
     columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
-    pack_panel = pack_columns(weights)
+    pack_panel = pack_columns(kind, weights, through)
     elem_bytes = PLAIN[weights].elem_bytes
 
     @device_function
@@ -178,6 +187,27 @@ def _adjacent_rows(weights: str) -> DeviceFunction:
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
             pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
+
+    return pack
+
+
+def _adjacent_rows_of_blocks(kind: str, weights: str, through: str) -> DeviceFunction:
+    """``m_first`` and ``m_last`` are multiples of :data:`GROUP`."""
+    shape = layout(kind)
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    block_size, block_bytes = BLOCKS[weights].block_size, BLOCKS[weights].block_bytes
+    pack_some = pack_columns_of_blocks(kind, weights, through)
+
+    @device_function
+    def pack(
+        product: Product, params: Packing, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
+    ) -> None:
+        stride = params.weights.nb0
+        panel_bytes = -(-numbers // quantum) * quantum_bytes
+        for m in range(m_first, m_last, GROUP):
+            place = panels + (m - m_first) // columns * panel_bytes
+            first = base + k * stride + m // block_size * block_bytes
+            pack_some(place, panel_bytes, first, m % block_size // GROUP, stride, numbers)
 
     return pack
 
