@@ -34,6 +34,13 @@ def stream_on(device: Device, options: Options) -> Backend:
     return device.init() if options.threads is None else device.init(n_threads=options.threads)
 
 
+def use_threads(streams: Iterable[Backend], options: Options) -> None:
+    """Has those streams that have threads use as many as are wanted."""
+    for stream in streams:
+        if options.threads is not None and hasattr(stream, "set_n_threads"):
+            stream.set_n_threads(options.threads)
+
+
 def prepared(stream: Backend, output: Tensor) -> Prepared:
     """A callable that computes a tensor and waits; plan and memory are made beforehand, so only this is measured."""
     graph = Graph(output)

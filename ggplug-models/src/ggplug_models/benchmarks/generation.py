@@ -15,7 +15,7 @@ import numpy as np
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug.bench.alternating import best_times, speed_relative
-from ggplug.bench.products import moved, reader
+from ggplug.bench.products import moved, reader, use_threads
 from ggplug.cli.bench import usable_processors
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader
@@ -145,6 +145,7 @@ class Generation:
         for path in options.files or random_models():
             devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
             with load_language_model(path, devices, placement=Placement.parse(options.place_rules)) as model:
+                use_threads(model.scheduler.backends, options)
                 for row in _Measured(path, model, options, features if options.limited else None).rows():
                     yield row | judged(row, level)
             if not options.files:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ggplug import cache
 from ggplug.backend import Device
 from ggplug.bench.alternating import speed_relative
+from ggplug.bench.products import use_threads
 from ggplug.errors import ModelError
 from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
@@ -98,6 +99,7 @@ class Guessing:
         devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
         for path in options.files or [_made()]:
             with load_language_model(path, devices) as model, drafts_for(model, "mtp") as (draft,):
+                use_threads(model.scheduler.backends, options)
                 row = measured(model, draft, options.prompt, options.generate)
             met = {} if options.files else {"goal": f"relative to without at least {GOAL}"}
             if met:

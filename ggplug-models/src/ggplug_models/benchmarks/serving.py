@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.backend import Device
+from ggplug.bench.products import use_threads
 from ggplug.errors import ModelError, ParameterError
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.generation import random_models
@@ -52,6 +53,7 @@ class Serving:
         devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
         for path in options.files or [next(random_models())]:
             with load_language_model(path, devices) as model:
+                use_threads(model.scheduler.backends, options)
                 row = measured(model, options.prompt, TOKENS * options.generate)
             met = {} if options.files else {"goal": f"beyond generate at most {GOAL}"}
             if met:

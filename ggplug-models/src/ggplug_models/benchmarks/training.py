@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ggplug import opt
 from ggplug.backend import Backend, Device
 from ggplug.bench.alternating import REST, speed_relative
-from ggplug.bench.products import stream_on
+from ggplug.bench.products import stream_on, use_threads
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks import torch_training
 from ggplug_models.benchmarks.generation import random_models
@@ -148,9 +148,7 @@ class Training:
             text = Texts([Learned(ids.tolist(), [True] * len(ids))], n)
             adapter = LoraTraining(model, RANK, LORA_ALPHA, optimiser=opt.AdamW(ALPHA, wd=DECAY), clip=0.0)
             training = stack.enter_context(adapter)
-            for stream in training.scheduler.backends:
-                if options.threads is not None and hasattr(stream, "set_n_threads"):
-                    stream.set_n_threads(options.threads)
+            use_threads(training.scheduler.backends, options)
             steps: dict[str, Step] = {"ours": lambda data, labels: training.step(text.data, text.labels)}
             if peers:
                 steps["torch"] = torch_training.adapter(path, RANK, LORA_ALPHA, ALPHA, DECAY, options.threads)

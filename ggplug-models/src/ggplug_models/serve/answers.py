@@ -6,9 +6,11 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from ggplug_models.chat.answer import Answer, AnswerPiece, ToolCall
 from ggplug_models.generation.finish import Finish
@@ -99,7 +101,7 @@ class Answers:
     def __init__(self, texts: Sequence[Text]) -> None:
         self.texts = texts
         self.written = [Written() for _ in texts]
-        self._loop = asyncio.get_running_loop()
+        self._mailbox = _Mailbox.of(asyncio.get_running_loop())
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self.requests = [
             Request(
@@ -112,7 +114,8 @@ class Answers:
                 reports=text.reports,
                 lora=text.lora,
                 scored=None if text.prompt_scores is None else text.prompt_scores.add,
-                listener=partial(self._listen, number),
+                listener=partial(self._mailbox.put, self, number),
+                flush=self._mailbox.flush,
             )
             for number, text in enumerate(texts)
         ]
@@ -217,9 +220,46 @@ class Answers:
             delta.tokens, tokens[:] = list(tokens), []
         return delta
 
-    def _listen(self, index: int, event: Event) -> None:
-        """Puts an event of a request into the event loop's queue.  Called by the batcher's thread."""
+    def put(self, index: int, event: Event) -> None:
+        """Adds an event of the text with this number.  Called by the event loop."""
+        self._events.put_nowait((index, event))
+
+
+class _Mailbox:
+    """Passes events from other threads to the texts that an event loop answers with, the events of a step together.
+
+    All texts of a loop share one: waking a loop takes as long as several events.
+    """
+
+    _of_loops: ClassVar[WeakValueDictionary[int, _Mailbox]] = WeakValueDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: deque[tuple[Answers, int, Event]] = deque()
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> _Mailbox:
+        """The mailbox of a loop; called by the loop's thread."""
+        found = cls._of_loops.get(id(loop))  # it keeps the loop alive, so that no other one has this id
+        if found is None:
+            found = cls._of_loops[id(loop)] = _Mailbox(loop)
+        return found
+
+    def put(self, answers: Answers, index: int, event: Event) -> None:
+        """Adds an event."""
+        self._events.append((answers, index, event))
+
+    def flush(self) -> None:
+        """Has the loop pass on all events; if it has ended, cancels their requests."""
         try:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
+            self._loop.call_soon_threadsafe(self._loop.call_later, 0.001, self._pass_on)
         except RuntimeError:  # the event loop has ended
-            self.requests[index].cancel()
+            with suppress(IndexError):  # other batchers may do the same
+                while True:
+                    answers, index, _ = self._events.popleft()
+                    answers.requests[index].cancel()
+
+    def _pass_on(self) -> None:
+        while self._events:
+            answers, index, event = self._events.popleft()
+            answers.put(index, event)

@@ -29,7 +29,7 @@ from ggplug.errors import DeviceLostError, FreedError, GGPlugError, ParameterErr
 from ggplug.hookspecs import HOOKS
 from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
-from ggplug_models.serve.request import Floats, Request
+from ggplug_models.serve.request import Event, Floats, Request
 from ggplug_models.serve.slot_drafts import SlotDrafts
 from ggplug_models.state.adapting import Lora
 from ggplug_models.state.session import Reader
@@ -234,6 +234,7 @@ class Batcher:
         self._replays = replays
         self._lost: DeviceLostError | None = None
         """Why ``sequences`` cannot be used any more."""
+        self._flushes: set[Callable[[], None]] = set()
         self._shared = _Shared()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ggplug batcher", daemon=True)
@@ -325,6 +326,8 @@ class Batcher:
         for request in [each for each in waiting if each.cancelled]:
             waiting.remove(request)
             request.deliver(Finish.CANCELLED)
+            if request.flush is not None:
+                request.flush()
             self._counts.finished += 1
         return len(waiting)
 
@@ -354,6 +357,7 @@ class Batcher:
             while self._ready():
                 for batch in self._steps():
                     self._compute(batch)
+                    self._flush()
                     if self._lost is not None:
                         break
         finally:  # no reader may wait for a thread that has ended
@@ -362,15 +366,17 @@ class Batcher:
                 for number in list(self._slots):
                     self._end(number, Finish.CANCELLED)
                 while self._shared.waiting:
-                    self._shared.waiting.popleft().deliver(Finish.CANCELLED)
+                    self._deliver(self._shared.waiting.popleft(), Finish.CANCELLED)
                 while self._shared.calls:
                     self._shared.calls.popleft()[1].cancel()
+            self._flush()
 
     def _ready(self) -> bool:
         """Waits until there is work, and assigns free sequences to requests; False if the batcher was closed."""
         for number, slot in list(self._slots.items()):
             if slot.request.cancelled:
                 self._end(number, Finish.CANCELLED)
+        self._flush()
         with self._changed:
             shared = self._shared
             self._changed.wait_for(lambda: shared.closed or shared.waiting or shared.calls or self._slots)
@@ -446,7 +452,7 @@ class Batcher:
             self._leave(request, error)
             return
         request.times.begun = time.perf_counter()
-        request.report(request.reused)
+        self._report(request, request.reused)
         n_ctx, shifts = self.sequences.n_ctx, request.shift is not None
         free = n_ctx if shifts else n_ctx - len(request.prompt) + 1
         most = free if request.max_tokens is None else request.max_tokens if shifts else min(free, request.max_tokens)
@@ -601,7 +607,7 @@ class Batcher:
                 self._reusable[number] = slot.read
             if slot.reads_request:
                 slot.request.times.last = time.perf_counter()
-                slot.request.report(slot.read)
+                self._report(slot.request, slot.read)
             if not slot.generates:
                 return
             slot.request.times.prompted = slot.request.times.prompted or slot.request.times.last
@@ -619,7 +625,7 @@ class Batcher:
         self._counts.generated_tokens += 1
         slot.request.generated += 1
         slot.request.times.last = time.perf_counter()
-        slot.request.deliver(token)
+        self._deliver(slot.request, token)
         slot.history.append(token)
         slot.replays = 0
         self._counts.longest = max(self._counts.longest, slot.length)
@@ -637,4 +643,22 @@ class Batcher:
                 self._counts.finished += 1
             else:
                 self._counts.failed += 1
+        self._deliver(request, event)
+
+    # -- what listeners get ------------------------------------------------------------------------
+
+    def _report(self, request: Request, processed: int) -> None:
+        """Tells a request how many tokens of its prompt are computed, if it wants that."""
+        if request.reports:
+            self._deliver(request, request.progress(processed))
+
+    def _deliver(self, request: Request, event: Event) -> None:
         request.deliver(event)
+        if request.flush is not None:
+            self._flushes.add(request.flush)
+
+    def _flush(self) -> None:
+        """Has listeners pass on what they got.  Not token by token: their threads would then run Python between two
+        tokens of a step, while this thread waits."""
+        while self._flushes:
+            self._flushes.pop()()

@@ -97,7 +97,8 @@ class Request:
     cache.  ``finish``: why the text ended; None before the end.
 
     One thread iterates over :meth:`tokens`; any thread may call :meth:`cancel`.  If there is a ``listener``, the
-    batcher's thread calls it with each event, and :meth:`tokens` yields nothing; it must not raise.
+    batcher's thread calls it with each event, and :meth:`tokens` yields nothing.  After the events of a step it calls
+    ``flush``, once for all requests whose functions are equal.  Neither may raise.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Request:
         lora: Lora | None = None,
         scored: Callable[[Floats], None] | None = None,
         listener: Callable[[Event], None] | None = None,
+        flush: Callable[[], None] | None = None,
     ) -> None:
         self.prompt = list(prompt)
         self.choose = choose
@@ -136,6 +138,7 @@ class Request:
         """Number of tokens that the text no longer follows, because the context was full."""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._deliver = listener or self._events.put
+        self.flush = flush
 
     def tokens(self) -> Iterator[int]:
         """Yields the tokens as they come.  Raises the error of their computation, or of ``choose``.
@@ -159,11 +162,10 @@ class Request:
         """Ends the request before its next token is computed."""
         self.cancelled = True
 
-    def report(self, processed: int) -> None:
-        """Reports how many tokens of the prompt are computed, if that is wanted; for the batcher."""
-        if self.reports:
-            self.deliver(Progress(len(self.prompt), self.reused, processed, self.times.prompt_seconds))
+    def progress(self, processed: int) -> Progress:
+        """How much of the prompt is computed, of which that is ``processed`` tokens."""
+        return Progress(len(self.prompt), self.reused, processed, self.times.prompt_seconds)
 
     def deliver(self, event: Event) -> None:
-        """Passes an event to the reader or listener; for the batcher."""
+        """Passes an event to the reader or listener; for the batcher, which then calls :attr:`flush`."""
         self._deliver(event)
