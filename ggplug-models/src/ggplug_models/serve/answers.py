@@ -87,6 +87,10 @@ def kind_of(piece: AnswerPiece) -> str | int:
     return piece.call.index if piece.call is not None else "reasoning" if piece.reasoning else "message"
 
 
+DELAY = 0.001
+"""Seconds after which events are passed on.  The batcher's thread computes by then; before, both would need Python."""
+
+
 class ClientDisconnected(Exception):
     """The client closed the connection."""
 
@@ -252,7 +256,7 @@ class _Mailbox:
     def flush(self) -> None:
         """Has the loop pass on all events; if it has ended, cancels their requests."""
         try:
-            self._loop.call_soon_threadsafe(self._loop.call_later, 0.001, self._pass_on)
+            self._loop.call_soon_threadsafe(self._loop.call_later, DELAY, self._pass_on)
         except RuntimeError:  # the event loop has ended
             with suppress(IndexError):  # other batchers may do the same
                 while True:
