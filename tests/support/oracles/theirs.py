@@ -259,6 +259,19 @@ THEIRS: dict[str, Family] = {
         | {"leading_dense_block_count": 1, "expert_shared_count": 2, "expert_weights_scale": 1.5},
         blocks(2, {**attention(), **NORM}, b0=network(), b1=experts(12, shared=24)),
     ),
+    "deepseek2-ocr": family(
+        ARCH.DEEPSEEK2OCR,
+        keys(**RMS)
+        | FOUR
+        | {
+            "attention.head_count_kv": HEADS,
+            "rope.freq_base": 10000.0,  # llama.cpp knows no other
+            "rope.dimension_count": 0,
+            "leading_dense_block_count": 1,
+            "expert_shared_count": 2,
+        },
+        blocks(2, {**attention(kv=HEADS), **NORM}, b0=network(), b1=experts(12, shared=24)),
+    ),
     "bailingmoe": family(
         ARCH.BAILINGMOE,
         keys(**RMS, **PAIRS) | FOUR | {"expert_shared_count": 2, "expert_weights_norm": True},

@@ -71,6 +71,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "mimo": ("mimo2",),
     "mixtures": (
         "deepseek",
+        "deepseek2-ocr",
         "bailingmoe",
         "bailingmoe2",
         "dbrx",

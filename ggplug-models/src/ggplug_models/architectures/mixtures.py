@@ -16,7 +16,7 @@ from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.norms import LayerNorm
-from ggplug_models.layers.rope import Rope
+from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
@@ -27,6 +27,21 @@ class DeepSeek(Llama):
     """DeepSeekMoE (arXiv:2401.06066): routed and shared experts; the first blocks have none."""
 
     normalized_experts = False
+
+
+@architecture("deepseek2-ocr")
+class DeepSeekOcr(DeepSeek):
+    """The language model of DeepSeek-OCR (arXiv:2510.18234): DeepSeekMoE's block with halves rotated.
+
+    Heads are rotated as a whole, whatever ``rope.dimension_count`` says: it is 0 in published files.
+    """
+
+    rope_mode = None
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        hp.text("rope.scaling.type", "none", one_of=("none",))
+        self.rope = Rope(RopeMode.NEOX, self.heads[0].d_k, base=frequency_base(hp, "rope.freq_base", 10000.0))
 
 
 @architecture("bailingmoe")

@@ -198,6 +198,7 @@ NAMES = {
     "exaone": "ExaoneForCausalLM",
     "orion": "OrionForCausalLM",
     "deepseek": "DeepseekForCausalLM",
+    "deepseek_vl_v2": "DeepseekOCRForCausalLM",
     "bailing_moe": "BailingMoeForCausalLM",
     "bailing_moe_v2": "BailingMoeV2ForCausalLM",
     "smallthinker": "SmallThinkerForCausalLM",
@@ -243,6 +244,22 @@ MIXTURE: dict[str, list[int]] = {
     "mlp.gate.weight": [4, 32],
 }
 MIXTURE_SETTINGS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+OCR: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "use_mla": False,
+    "kv_lora_rank": None,
+    "q_lora_rank": None,
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 0),
+}
+"""As published: the settings of the language model stand in an object of their own, and a second time outside of it."""
 BAILING: dict[str, list[int]] = {
     "model.word_embeddings.weight": [N_VOCAB, 32],
     **{name: shape for name, shape in LLAMA.items() if not re.search("self_attn|embed_tokens", name)},
@@ -421,6 +438,22 @@ FOLDERS: dict[str, Tiny] = {
         "deepseek",
         {**LLAMA, **MIXTURE},
         {**MIXTURE_SETTINGS, "n_routed_experts": 4, "n_shared_experts": 2, "first_k_dense_replace": 1},
+        tokens=qwen_tokens,
+        pre="qwen2",
+        dense=1,
+    ),
+    "deepseek_vl_v2": by_hand(
+        "deepseek_vl_v2",
+        {
+            **LLAMA,
+            **MIXTURE,
+            **{f"self_attn.{name}_proj.weight": [32, 32] for name in "kv"},
+            **{f"model.{name}": [32] for name in ("image_newline", "view_seperator")},
+            "model.sam_model.pos_embed": [1, 4, 4, 32],
+            "model.vision_model.embeddings.class_embedding": [32],
+            "model.projector.layers.weight": [32, 64],
+        },
+        {**OCR, "rms_norm_eps": None, "rope_theta": None, "language_config": {**SHAPE, **OCR}},
         tokens=qwen_tokens,
         pre="qwen2",
         dense=1,

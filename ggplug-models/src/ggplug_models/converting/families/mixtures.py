@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,31 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
     return found | {"expert_weights_scale": 1.0, "rope.scaling.type": "none"}
 
 
+_OCR_TEMPLATE = "{% for m in messages %}{{m['content']}}{% endfor %}"
+"""DeepSeek-OCR reads the messages as they are; its folders have no template."""
+
+
+def _deepseek_ocr(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of attention without a latent vector; published settings leave out the epsilon."""
+    if config.boolean("use_mla", False):
+        raise config.refused("use_mla", "false: of this model type, only models without latent attention are supported")
+    rope.settings(config).text("rope_type", one_of=("default",))
+    found = routing(config)
+    if not found.get("expert_weights_norm", True):
+        del found["expert_weights_norm"]
+    return {
+        **rope.keys(config),
+        **found,
+        "vocab_size": config.integer("vocab_size"),
+        "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6, at_least=0),
+        "rope.dimension_count": config.integer("qk_rope_head_dim", 0, at_least=0),
+    }
+
+
+def _ocr_template(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
+    return {"tokenizer.chat_template": found.get("tokenizer.chat_template", _OCR_TEMPLATE)}
+
+
 def _bailing(config: Values, folder: Folder) -> dict[str, Any]:
     return {**llama_keys(config, folder), **routing(config), "expert_weights_scale": 1.0}
 
@@ -447,6 +473,15 @@ FAMILIES: dict[str, Family] = {
         {**INTEGERS, **ROUTED},
         RMS,
         _deepseek,
+    ),
+    "deepseek_vl_v2": Family(
+        "deepseek2-ocr",
+        decoder(*ATTENTION, *MLP, *NORMS, *EXPERTS, *SHARED_EXPERTS),
+        {**INTEGERS, **ROUTED},
+        more=_deepseek_ocr,
+        unused=r"(?:sam_model|vision_model|qwen2_model|projector)\..*|image_newline|view_seperator",
+        inner="language_config",
+        vocabulary=_ocr_template,
     ),
     "bailing_moe": Family(
         "bailingmoe",
