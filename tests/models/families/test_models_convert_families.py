@@ -227,6 +227,30 @@ def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: 
 
 
 @pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"use_mla": True}, "use_mla must be false: of this model type, only models without latent attention"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_scaling: rope_type must be one of default, got 'yarn'"),
+    ],
+)
+def test_a_model_of_the_type_of_deepseek_ocr_with_another_attention_is_refused(
+    values: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    folder = made("deepseek_vl_v2", tmp_path)
+    settings = json.loads((folder / "config.json").read_text("utf-8"))["language_config"]
+    changed(folder, "config.json", language_config={**settings, **values})
+    with pytest.raises(ModelError, match=rf"config\.json: language_config: {named}"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_a_template_of_the_folder_is_kept_where_the_family_has_one(tmp_path: Path) -> None:
+    folder = made("deepseek_vl_v2", tmp_path)
+    changed(folder, "tokenizer_config.json", chat_template="{{ messages[0]['content'] }}")
+    with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+        assert reader.metadata["tokenizer.chat_template"] == "{{ messages[0]['content'] }}"
+
+
+@pytest.mark.parametrize(
     ("values", "key"),
     [
         ({"rope_type": "ntk"}, "rope_type"),

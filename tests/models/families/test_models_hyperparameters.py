@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles.packed import ORACLES
+from paths import DATA
 
 import ggplug_models
 from ggplug.errors import ModelError
@@ -21,6 +23,7 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 
 GOOD: dict[str, Any] = {"embedding_length": 64, "attention.head_count": 4, "context_length": 512}
 MIXED: dict[str, Any] = {"expert_count": 8, "expert_used_count": 2, "feed_forward_length": 96}
+MODELS = {"qwen3": DATA / "qwen3.gguf", "deepseek2-ocr": ORACLES / "deepseek2-ocr.gguf"}
 YARN: dict[str, Any] = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
 
 
@@ -121,23 +124,24 @@ def test_a_family_may_have_blocks_that_do_not_attend() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("attention.clamp_kqv", -1.0),
-        ("attention.clamp_kqv", math.nan),
-        ("rope.dimension_count", 64),
-        ("rope.freq_base", 0.0),
-        ("attention.head_count_kv", 0),
-        ("block_count", 10**9),
+        ("qwen3.attention.clamp_kqv", -1.0),
+        ("qwen3.attention.clamp_kqv", math.nan),
+        ("qwen3.rope.dimension_count", 64),
+        ("qwen3.rope.freq_base", 0.0),
+        ("qwen3.attention.head_count_kv", 0),
+        ("qwen3.block_count", 10**9),
+        ("deepseek2-ocr.rope.scaling.type", "yarn"),
     ],
 )
-def test_the_error_of_a_file_names_the_key(data: Path, tmp_path: Path, key: str, value: Any) -> None:
+def test_the_error_of_a_file_names_the_key(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "odd.gguf"
-    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(path) as writer:
-        writer.add_metadata_of(reader, without=(f"qwen3.{key}",))
-        writer.add(f"qwen3.{key}", value)
+    with GGUFReader(MODELS[key.partition(".")[0]]) as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader, without=(key,))
+        writer.add(key, value)
         for name, info in reader.tensors.items():
             writer.add_tensor(name, np.array(reader.data(info)), info.type, info.ne)
         writer.write()
-    with pytest.raises(ModelError, match=re.escape(f"qwen3.{key} must be")) as refused:
+    with pytest.raises(ModelError, match=re.escape(f"{key} must be")) as refused:
         ggplug_models.load(path, ["CPU"])
     assert refused.value.got is not None
     assert refused.value.wanted is not None
