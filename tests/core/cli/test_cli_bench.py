@@ -348,8 +348,13 @@ def test_a_model_file_is_measured_by_the_instrument_of_files() -> None:
 
     assert bench.is_file("model.gguf")
     assert not bench.is_file("matvec")
-    there: Any = {"matvec": None, "models": SimpleNamespace(measures_files=True, runs_by_name=True)}
-    assert bench.of_files(there) == "models"
+    there: Any = {
+        "matvec": None,
+        "a": SimpleNamespace(measures_files="by name", runs_by_name=True),
+        "models": SimpleNamespace(measures_files=True, runs_by_name=True),
+    }
+    assert bench.of_files(there) == bench.of_files(there, ("matvec", "mine.gguf")) == ["models"]
+    assert bench.of_files(there, ("a", "mine.gguf")) == ["a"]
     assert bench.select(there, (), overhead=False) == ["matvec"]
     assert bench.select(there, ("models", "models", "matvec"), overhead=False) == ["models", "matvec"]
     with pytest.raises(ParameterError, match="measures model files"):

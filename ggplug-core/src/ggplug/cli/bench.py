@@ -92,7 +92,7 @@ def bench(
     files = {name: named(name) or Path(name) for name in instruments if name not in there and is_file(name)}
     for file in files.values():
         GGUFReader(file).close()  # what is none is said now, not behind what takes minutes
-    names = tuple(of_files(there) if name in files else name for name in instruments)
+    names = tuple(each for name in instruments for each in (of_files(there, instruments) if name in files else [name]))
     chosen = select(there, names, overhead)
     other = compare_with or beside
     compared = None if other is None else choose(other)
@@ -119,10 +119,15 @@ def is_file(name: str) -> bool:
     return name.endswith(".gguf") or os.sep in name or naming(name) is not None
 
 
-def of_files(there: Mapping[str, Instrument]) -> str:
-    """The instrument that measures model files.  Raises ParameterError if there is none."""
-    found = next((name for name, each in there.items() if getattr(each, "measures_files", False)), None)
-    if found is None:
+def of_files(there: Mapping[str, Instrument], named: Sequence[str] = ()) -> list[str]:
+    """The instruments that measure model files: those of ``named``, or the one that does so without being named.
+
+    Raises ParameterError if there is none.
+    """
+    measures = {name: getattr(each, "measures_files", False) for name, each in there.items()}
+    found = [name for name in named if measures.get(name)]
+    found = found or [name for name, when in measures.items() if when is True][:1]
+    if not found:
         raise ParameterError("no installed instrument measures model files", remedy='pip install "ggplug-core[models]"')
     return found
 

@@ -72,7 +72,8 @@ class Instrument(Protocol):
     """Something that measures a device.  ``name`` is one word; ``description`` one line.
 
     It may have ``runs_by_name``, true of one that runs only where it is named (it takes long, or runs others once
-    more), and ``measures_files``, true of one that measures the model files in ``Options.files``.
+    more), and ``measures_files``, of one that measures the model files in ``Options.files``: ``"by name"`` if only
+    where it is named as well, True if also where files alone are named.
     """
 
     name: str

@@ -92,7 +92,7 @@ class Guessing:
     name = "guessing"
     description = "language models: generated tokens per second with a head that guesses 70 % of them, and without"
     runs_by_name = True
-    measures_files = True
+    measures_files = "by name"
 
     def run(self, device: Device, options: Options) -> Iterator[dict[str, Any]]:
         """Yields a row for each file.  Raises GGUFError, ModelError, ParameterError, OSError."""

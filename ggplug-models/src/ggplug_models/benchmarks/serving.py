@@ -45,7 +45,7 @@ class Serving:
     name = "serving"
     description = "the server: time of a step of 8 streamed texts, beyond that of the same texts without a server"
     runs_by_name = True
-    measures_files = True
+    measures_files = "by name"
 
     def run(self, device: Device, options: Options) -> Iterator[dict[str, Any]]:
         """Yields a row for each file.  Raises GGUFError, ModelError, ParameterError, OSError."""
