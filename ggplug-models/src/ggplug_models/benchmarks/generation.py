@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,18 +16,15 @@ from ggplug import cache
 from ggplug.backend import Device
 from ggplug.bench.alternating import best_times, speed_relative
 from ggplug.bench.products import moved, reader, use_threads
-from ggplug.cli.bench import usable_processors
-from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
 from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
-from ggplug_models.benchmarks.llama_cpp import LlamaCpp
+from ggplug_models.benchmarks.speeds import FAR, REPEATS, SETTLED, Measured, Ours, Reader, Row, held
 from ggplug_models.benchmarks.synthetic import write_llama
 from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.loading import default_devices, load_language_model
-from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.sampling.sampler import Chooses
 from ggplug_models.state.session import Session
@@ -35,14 +32,6 @@ from ggplug_models.weights.placement import Placement
 
 TYPES = ("Q4_0", "Q4_K_M", "Q8_0", "F16")
 """Types of the random model, if no files are named."""
-
-REPEATS = 5
-FAR = 4096
-"""Number of tokens of a long context."""
-SETTLED = 4
-"""Number of tokens that are generated before timing starts."""
-
-Row: TypeAlias = dict[str, Any]
 
 RANDOM = "random-llama-"
 LEVELS = {"avx512f": "AVX-512", "avxvnni": "AVX-VNNI", "avx2": "AVX2"}
@@ -97,18 +86,9 @@ def judged(row: Row, level: str = "") -> Row:
     kind = name.removeprefix(RANDOM)
     if kind == name or kind not in TYPES:
         return {}
-    held = [
-        (key, min(goal, row.get("most_by_prompt", goal)), at_least)
-        for (case, key), (goal, at_least) in goals_of(level, kind).items()
-        if case == what and key in row
-    ]
-    if not held:
-        return {}
-    met = all(row[key] >= goal if at_least else row[key] <= goal for key, goal, at_least in held)
-    goals = (
-        f"{key.replace('_', ' ')} {'at least' if at_least else 'at most'} {goal:.3g}" for key, goal, at_least in held
-    )
-    return {"goal": ", ".join(goals), "met": "yes" if met else "falls short"}
+    goals = goals_of(level, kind).items()
+    most = row.get("most_by_prompt", math.inf)
+    return held(row, [(key, min(goal, most), least) for (case, key), (goal, least) in goals if case == what])
 
 
 def first_token(path: Path) -> Row:
@@ -167,116 +147,31 @@ def random_models() -> Iterator[Path]:
         yield path
 
 
-class Reader(Protocol):
-    """A model of any library with a sequence, to which tokens are appended."""
-
-    def clear(self) -> None:
-        """Removes all tokens."""
-
-    def read(self, ids: Sequence[int]) -> None:
-        """Appends tokens in one step, and computes the logits after the last."""
-
-
-class _Ours:
-    """Equal sequences of a session, as a :class:`Reader`."""
-
-    def __init__(self, session: Session, n_seq: int = 1) -> None:
-        self.session, self.n_seq = session, n_seq
-
-    def clear(self) -> None:
-        self.session.clear()
-
-    def read(self, ids: Sequence[int]) -> None:
-        self.session.decode(dict.fromkeys(range(self.n_seq), ids))
-
-
-class _Measured:
-    """The measurements of one model, and of the peer with the same file.
-
-    ``features``: the processor's features for which the peer is built; None: as it is installed.
-    """
-
-    def __init__(self, path: Path, model: Decoder, options: Options, features: Collection[str] | None) -> None:
-        self.path = path
-        self.model = model
-        self.features = features
-        self.prompt, self.generate = options.prompt, options.generate
-        if self.prompt > model.n_ctx:
-            raise ParameterError(
-                f"a prompt of {self.prompt} tokens exceeds the context of {path.name}, {model.n_ctx} tokens",
-                got=self.prompt,
-                wanted=model.n_ctx,
-                remedy=f"use a --prompt of at most {model.n_ctx}",
-            )
-        self.threads = options.threads or usable_processors()
-        self.peers = options.peers
-        first = min(300, model.n_vocab // 2)
-        count = max(FAR, self.prompt, self.generate)
-        self.ids: list[int] = np.random.default_rng(0).integers(first, model.n_vocab, count).tolist()
+class _Measured(Measured):
+    """All measurements of one model, and those of the peer with the same file."""
 
     def rows(self) -> Iterator[Row]:
         """Yields rows for prompts, generation, several sequences, a long context, and the time outside of devices."""
-        longest = self.prompt + REPEATS * (SETTLED + self.generate)
-        with Session(self.model, longest) as session:
-            readers: dict[str, Reader] = {"ours": _Ours(session)}
-            peer = LlamaCpp.of(self.path, longest, self.threads, self.features) if self.peers else None
-            if peer is not None:
-                readers["llama.cpp"] = peer
-            yield from self._single(readers)
-            if peer is not None:
-                peer.close()
+        with Session(self.model, self.longest) as session:
+            with self.readers(session) as readers:
+                yield from self._single(readers)
             yield from self._python(session)
         for n in TOGETHER:
             with Session(self.model, self.prompt + 4 * REPEATS * SETTLED, n) as session:
                 yield self._together(session, n)
         if self.model.n_ctx > FAR > REPEATS * (SETTLED + self.generate):
-            with Session(self.model, longest) as short, Session(self.model, FAR) as long:
-                yield self._far(_Ours(short), _Ours(long))
-
-    def _case(self, what: str) -> str:
-        return f"{self.path.stem}, {what}"
-
-    def _steps(self, reader: Reader, n: int | None = None) -> list[float]:
-        """Seconds of each generated token; the first few do not count."""
-        for token in self.ids[:SETTLED]:
-            reader.read([token])
-        taken = []
-        for token in self.ids[: n or self.generate]:
-            start = time.perf_counter()
-            reader.read([token])
-            taken.append(time.perf_counter() - start)
-        return taken
+            with Session(self.model, self.longest) as short, Session(self.model, FAR) as long:
+                yield self._far(Ours(short), Ours(long))
 
     def _single(self, readers: Mapping[str, Reader]) -> Iterator[Row]:
         weights = np.ones(self._weights() // 4, np.float32)
         stream = reader(weights, self.threads)
-        prompts: dict[str, list[float]] = {name: [] for name in readers}
-        tokens: dict[str, list[float]] = {name: [] for name in readers}
-        streamed = tokens["read"] = []
-        for attempt in range(REPEATS + 1):  # the first one compiles kernels, and fills caches
-            for name, each in readers.items():
-                each.clear()
-                start = time.perf_counter()
-                each.read(self.ids[: self.prompt])
-                seconds = time.perf_counter() - start
-                median = statistics.median(self._steps(each))
-                if attempt:
-                    prompts[name].append(seconds)
-                    tokens[name].append(median)
-            if attempt:
-                streamed.append(best_times({"read": stream}, REPEATS)["read"])
-        row = self._compared(f"prompt of {self.prompt}", prompts, self.prompt)
+        prompts, tokens = self.timed(readers, read=lambda: best_times({"read": stream}, REPEATS)["read"])
+        row = self.compared(f"prompt of {self.prompt}", prompts, self.prompt)
         self._prompt_per_second = row["tokens_per_second"]
         yield row
-        row = self._compared(f"written at {self.prompt}", tokens, 1)
+        row = self.compared(f"written at {self.prompt}", tokens, 1)
         yield row | moved(tokens, weights.nbytes, weights.nbytes)
-
-    def _compared(self, what: str, times: Mapping[str, Sequence[float]], n: int) -> Row:
-        row: Row = {"case": self._case(what), "tokens_per_second": n / statistics.median(times["ours"])}
-        if "llama.cpp" in times:
-            row["llama_cpp_per_second"] = n / statistics.median(times["llama.cpp"])
-            row["relative_to_llama_cpp"] = speed_relative(times, "ours", "llama.cpp")
-        return row
 
     def _weights(self) -> int:
         """Bytes of weights that are read for each token: without the embeddings, of which only one row is read."""
@@ -304,32 +199,32 @@ class _Measured:
                     count = sum(1 for _ in tokens)
                     whole = time.perf_counter() - start
                     taken.append((whole - 1e-9 * sum(busy.nanoseconds)) / max(count, 1))
-                yield {"case": self._case(case), "milliseconds": statistics.median(taken) * 1e3}
+                yield {"case": self.case(case), "milliseconds": statistics.median(taken) * 1e3}
 
     def _together(self, session: Session, n: int) -> Row:
-        one, all = _Ours(session), _Ours(session, n)
+        one, all = Ours(session), Ours(session, n)
         all.read(self.ids[: self.prompt])
         times: dict[str, list[float]] = {"one": [], "all": []}
         for _ in range(REPEATS):
-            times["one"].append(statistics.median(self._steps(one, SETTLED)))
-            times["all"].append(statistics.median(self._steps(all, SETTLED)))
+            times["one"].append(statistics.median(self.steps(one, SETTLED)))
+            times["all"].append(statistics.median(self.steps(all, SETTLED)))
         return {
-            "case": self._case(f"{n} sequences"),
+            "case": self.case(f"{n} sequences"),
             "tokens_per_second": n / statistics.median(times["all"]),
             "relative_to_one": n * speed_relative(times, "all", "one"),
             "most_by_prompt": OF_PROMPT * self._prompt_per_second * statistics.median(times["one"]),
         }
 
-    def _far(self, short: _Ours, long: _Ours) -> Row:
+    def _far(self, short: Ours, long: Ours) -> Row:
         generated = REPEATS * (self.generate + SETTLED)
         short.read(self.ids[: self.prompt])
         long.read(self.ids[: FAR - generated])
         times: dict[str, list[float]] = {"short": [], "long": []}
         for _ in range(REPEATS):
-            times["short"].append(statistics.median(self._steps(short)))
-            times["long"].append(statistics.median(self._steps(long)))
+            times["short"].append(statistics.median(self.steps(short)))
+            times["long"].append(statistics.median(self.steps(long)))
         return {
-            "case": self._case(f"written at {FAR}"),
+            "case": self.case(f"written at {FAR}"),
             "tokens_per_second": 1 / statistics.median(times["long"]),
             "relative_to_short": speed_relative(times, "long", "short"),
         }

@@ -65,17 +65,20 @@ def build(features: Collection[str]) -> Path:
 
 
 class LlamaCpp:
-    """A model in llama.cpp, as a :class:`~.generation.Reader`."""
+    """A model in llama.cpp, as a :class:`~.speeds.Reader`.  ``encodes``: whether it reads a source text."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, encodes: bool = False) -> None:
+        self._model, self._encodes = model, encodes
 
     @classmethod
-    def of(cls, path: Path, n_ctx: int, threads: int, features: Collection[str] | None = None) -> LlamaCpp | None:
+    def of(
+        cls, path: Path, n_ctx: int, threads: int, features: Collection[str] | None = None, source: int = 0
+    ) -> LlamaCpp | None:
         """The model of a file; None if the package is not installed.
 
-        ``features``: those for which llama.cpp is to be built; None: as it is installed.  Raises UnsupportedOpError as
-        :func:`build` does.
+        ``features``: those for which llama.cpp is to be built; None: as it is installed.  ``source``: tokens of the
+        longest source text, which it reads in one step; 0: it reads none.  Raises UnsupportedOpError as :func:`build`
+        does.
         """
         if features is not None and "llama_cpp" not in sys.modules:
             sys.path.insert(0, str(build(features)))
@@ -83,16 +86,22 @@ class LlamaCpp:
             return None
         import llama_cpp
 
-        return cls(
-            llama_cpp.Llama(
-                str(path), n_ctx=n_ctx, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False
-            )
-        )
+        batches = {"n_batch": max(512, source), "n_ubatch": max(512, source)}
+        threaded = {"n_threads": threads, "n_threads_batch": threads}
+        return cls(llama_cpp.Llama(str(path), n_ctx=n_ctx, verbose=False, **batches, **threaded), source > 0)
 
     def clear(self) -> None:
-        """Removes all tokens."""
+        """Removes all tokens; a source text is replaced by the next one."""
         self._model.reset()
         self._model._ctx.kv_cache_clear()
+
+    def begin(self, ids: Sequence[int]) -> None:
+        """Reads the source text, or the prompt of a model that reads none."""
+        if not self._encodes:
+            return self.read(ids)
+        batch = self._model._batch
+        batch.set_batch(batch=ids, n_past=0, logits_all=True)
+        self._model._ctx.encode(batch)
 
     def read(self, ids: Sequence[int]) -> None:
         """Appends tokens in one step, and computes the logits after the last."""

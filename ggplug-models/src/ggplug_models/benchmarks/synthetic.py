@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFWriter
-from ggplug.types import F16, F32
+from ggplug.types import F16, F32, Type
 
 PIECE = 1 << 22
 """Number of elements that are drawn at a time."""
@@ -36,6 +36,9 @@ NORMS = {
 
 Matrix = tuple[tuple[int, ...], Callable[[], Iterator[npt.NDArray[np.float16]]]]
 """The extents ``ne`` of a matrix, or of the matrices of all experts, and a function that yields its rows in pieces."""
+
+Values = tuple[Type, tuple[int, ...], npt.NDArray[np.float32] | Callable[[], Iterator[npt.NDArray[Any]]]]
+"""The type and the extents ``ne`` of a tensor, and its values or a function that yields them in pieces."""
 
 
 @dataclass(frozen=True)
@@ -126,44 +129,64 @@ def write_matrices(
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Writes a llama with F16 matrices, norms of ones, and further keys.  Raises OSError."""
-    head = shape.n_embd // shape.n_head
     experts = {"llama.expert_count": shape.n_expert, "llama.expert_used_count": shape.n_expert_used}
-    with GGUFWriter(path, arch="llama") as writer:
-        for key, value in {
-            "llama.block_count": shape.n_layer,
-            "llama.context_length": shape.n_ctx,
-            "llama.embedding_length": shape.n_embd,
-            "llama.feed_forward_length": shape.n_ff,
-            "llama.attention.head_count": shape.n_head,
-            "llama.attention.head_count_kv": shape.n_head_kv,
-            "llama.attention.layer_norm_rms_epsilon": 1e-5,
-            "llama.rope.dimension_count": head,
-            "llama.rope.freq_base": 10000.0,
-            "llama.vocab_size": shape.n_vocab,
-            **(experts if shape.n_expert else {}),
-            **keys,
-        }.items():
+    of_llama = {
+        "llama.block_count": shape.n_layer,
+        "llama.context_length": shape.n_ctx,
+        "llama.embedding_length": shape.n_embd,
+        "llama.feed_forward_length": shape.n_ff,
+        "llama.attention.head_count": shape.n_head,
+        "llama.attention.head_count_kv": shape.n_head_kv,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": shape.n_embd // shape.n_head,
+        "llama.rope.freq_base": 10000.0,
+        "llama.vocab_size": shape.n_vocab,
+        **(experts if shape.n_expert else {}),
+    }
+    tensors: dict[str, Values] = {}
+    norms = ["output_norm"]
+    for name, (ne, pieces) in matrices.items():
+        tensors[f"{name}.weight"] = F16, ne, pieces
+        block, _, last = name.rpartition(".")
+        norms += [f"{block}.{norm}" for norm in NORMS.get(last, ())]
+    ones = F32, (shape.n_embd,), np.ones(shape.n_embd, np.float32)
+    tensors |= dict.fromkeys((f"{name}.weight" for name in norms), ones)
+    return write_model(path, "llama", shape.n_vocab, of_llama | dict(keys), tensors, progress=progress)
+
+
+def write_model(
+    path: str | os.PathLike[str],
+    architecture: str,
+    n_vocab: int,
+    keys: Mapping[str, Any],
+    tensors: Mapping[str, Values],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Writes a model of any family, with a vocabulary.  Raises OSError."""
+    with GGUFWriter(path, arch=architecture) as writer:
+        for key, value in keys.items():
             writer.add(key, value)
-        _add_vocabulary(writer, shape.n_vocab)
-        norms = ["output_norm"]
-        for name, (ne, pieces) in matrices.items():
-            writer.add_tensor(f"{name}.weight", pieces, F16, ne)
-            block, _, last = name.rpartition(".")
-            norms += [f"{block}.{norm}" for norm in NORMS.get(last, ())]
-        for name in norms:
-            writer.add_tensor(f"{name}.weight", np.ones(shape.n_embd, np.float32), F32, (shape.n_embd,))
+        _add_vocabulary(writer, n_vocab)
+        for name, (type, ne, values) in tensors.items():
+            writer.add_tensor(name, values, type, ne)
         writer.write(progress)
     return Path(path)
 
 
-def drawn(generator: np.random.Generator, ne: tuple[int, ...]) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
-    """A function that yields the rows of random matrices in pieces."""
-    step, scale, count = max(1, PIECE // ne[0]), np.float32(ne[0] ** -0.5), math.prod(ne[1:])
+def drawn(
+    generator: np.random.Generator, ne: tuple[int, ...], scale: float = 1.0
+) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
+    """A function that yields the rows of random matrices in pieces.
+
+    ``scale``: the magnitude of products with vectors whose elements have a magnitude of 1.
+    """
+    step, factor, count = max(1, PIECE // ne[0]), np.float32(scale * ne[0] ** -0.5), math.prod(ne[1:])
 
     def pieces() -> Iterator[npt.NDArray[np.float16]]:
         for start in range(0, count, step):
             rows = min(step, count - start)
-            yield (generator.standard_normal((rows, ne[0]), np.float32) * scale).astype(np.float16)
+            yield (generator.standard_normal((rows, ne[0]), np.float32) * factor).astype(np.float16)
 
     return pieces
 
