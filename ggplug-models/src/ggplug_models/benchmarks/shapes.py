@@ -284,7 +284,7 @@ def _ones(_: np.random.Generator, ne: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _normal(generator: np.random.Generator, ne: tuple[int, ...]) -> npt.NDArray[Any]:
-    return generator.standard_normal(ne[::-1]) * np.float64(ne[0] ** -0.5)
+    return generator.normal(0.0, ne[0] ** -0.5, ne[::-1])
 
 
 def _decays(generator: np.random.Generator, ne: tuple[int, ...]) -> npt.NDArray[Any]:
