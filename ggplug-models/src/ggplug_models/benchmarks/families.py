@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ggplug import cache
 from ggplug.backend import Device
+from ggplug.bench.products import use_threads
 from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.shapes import FamilyShape, delta_net, encoder_decoder, mamba, mixture, write_family
@@ -49,6 +50,7 @@ class Families:
         devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
         for path in options.files or map(_made, FAMILIES_OF):
             with load_language_model(path, devices, placement=Placement.parse(options.place_rules)) as model:
+                use_threads(model.scheduler.backends, options)
                 yield from rows(Measured(path, model, options, features), judged=not options.files)
 
 
