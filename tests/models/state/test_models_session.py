@@ -13,6 +13,7 @@ import pytest
 from oracles.packed import ORACLES, model_file
 
 import ggplug_models
+from ggplug import ops
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.host import HostBuffer, HostBufferType
@@ -344,3 +345,23 @@ def test_what_memory_held_before_makes_no_difference(model: Any, monkeypatch: py
     monkeypatch.setattr(HostBufferType, "_alloc", dirty)
     with Session(model, 256, 2) as session:
         assert np.array_equal(session.decode({1: prompt})[1], wanted)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "qwen3next", "rwkv6"])
+def test_a_new_state_is_stored_when_nothing_reads_the_old_one_any_more(name: str) -> None:
+    with ggplug_models.load(model_file(name), ["CPU"]) as model, Session(model, 64) as session:
+        graph = session.prepared([5, 6, 7])
+        states = [node for node in graph.nodes if isinstance(node.op, ops.Cpy)]
+        assert len(states) >= 2
+        for state in states:
+            readers = [
+                graph.index[node]
+                for node in graph.nodes
+                if node not in states and node.op is not None and not node.op.is_view
+                if any(each is not None and each.root is state.root for each in node.src)
+            ]
+            new = state.src[0]
+            assert new is not None
+            assert max(readers) < graph.index[state]
+            between = graph.tensors[max(*readers, graph.index[new.root]) + 1 : graph.index[state]]
+            assert all(each.is_view or each.op is None or each in states for each in between)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
+from ggplug import ops
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Feed, Scheduler
@@ -319,7 +320,7 @@ class Step:
     ) -> None:
         """Makes the graph that computes the result, if there is one, and updates the KV cache and the states.
 
-        x: the output of the last block.  States are written after the last node that reads the old ones.  ``patches``:
+        x: the output of the last block.  States are written as :func:`stored_early` says.  ``patches``:
         change values of nodes.  ``collect``: patterns of names of nodes whose values :attr:`collected` gives.
         ``vectors``: the node whose values it gives as :data:`VECTORS`.
         """
@@ -333,7 +334,7 @@ class Step:
         if patches:
             outputs = patched(outputs, [each.scaled(self) for each in patches])
         self.result = result if result is None else outputs[0].set_output()
-        self.graph = Graph(*outputs, name=name)
+        self.graph = stored_early(Graph(*outputs, name=name), outputs)
         name_nodes(self.graph)
         self.collected = collected(self.graph, [each for each in collect if each != VECTORS or vectors is None])
         if vectors is not None:
@@ -363,6 +364,42 @@ class Step:
             inputs = [tensor for tensor, _ in self._inputs.values()]
             feed = self._feed = Feed(scheduler, self.graph, inputs, outputs)
         return feed(self._values(tokens))
+
+
+def stored_early(graph: Graph, outputs: Sequence[Tensor]) -> Graph:
+    """The graph with each new state stored as soon as no node reads the old one any more.
+
+    The state that was computed is then still in a cache, and its memory serves the next block.  ``outputs``: of these,
+    copies into tensors of a session's memory are the new states.
+    """
+    states = dict.fromkeys(each for each in outputs if isinstance(each.op, ops.Cpy))
+    if not states:
+        return graph
+    read_until = {each.root: 0 for each in states}
+    for node in graph.nodes:
+        if node not in states and node.op is not None and not node.op.is_view:
+            read_until |= {s.root: graph.index[node] for s in node.src if s is not None and s.root in read_until}
+    due: dict[int, list[Tensor]] = {}
+    for state in states:
+        new = state.src[0]
+        assert new is not None
+        due.setdefault(max(read_until[state.root], graph.index[new.root]), []).append(state)
+    ordered: dict[Tensor, None] = {}
+    for position, tensor in enumerate(graph.tensors):
+        if tensor not in states:
+            ordered.setdefault(tensor)
+        for state in due.get(position, ()):
+            # All that it needs is there, but views of it.
+            ordered |= dict.fromkeys(each for each in reversed(_views_before(state)) if each not in ordered)
+    return Graph.listed(list(ordered), graph.outputs, graph.name)
+
+
+def _views_before(node: Tensor) -> list[Tensor]:
+    """A node, and the views that it reads, each before those that it is a view of."""
+    found = [node]
+    for each in found:
+        found += [source for source in each.src if source is not None and source.is_view]
+    return found
 
 
 def _vectors(n: int, tokens: Tokens) -> Floats:
