@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import tokenizers
 from oracles import formula
 from paths import DATA
 
@@ -19,6 +21,7 @@ import ggplug_models
 from ggplug import quants, types
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader
+from ggplug_models import load_tokenizer
 from ggplug_models.converting.families import FAMILIES, family_of
 from ggplug_models.converting.splitting import NAMES as SPLITTING
 from ggplug_models.metadata.values import Values
@@ -32,10 +35,11 @@ OURS = {
     "tokenizer.ggml.cls_token_id",
     "minicpm3.attention.value_length",
     "exaone.attention.layer_norm_rms_epsilon",
+    *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
 MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for EXAONE 3 the epsilon under the
-key that its models need."""
+key that its models need; for byte pairs what changes tokens and llama.cpp has no keys for."""
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -406,6 +410,154 @@ def test_merged_pieces_without_tokenizer_model_are_scored_by_their_merges(tmp_pa
     assert [kinds[place(word)] for word in ("<unk>", "<s>", "<0x41>", "ab")] == [2, 3, 6, 1]
     assert found["tokenizer.ggml.tokens"][300] == "[PAD300]"
     assert kinds[300] == 5
+
+
+def tokenizer_says(folder: Path, says: Callable[[Any], object]) -> tokenizers.Tokenizer:
+    """Changes ``tokenizer.json``, which the library ``tokenizers`` then reads."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text("utf-8"))
+    says(content)
+    path.write_text(json.dumps(content), "utf-8")
+    return tokenizers.Tokenizer.from_file(str(path))
+
+
+COMPOSED_OR_NOT = [
+    "e\u0301a \u00e9",
+    "\u1112\u1161\u11ab \ud55c",
+    "\u212b a\u0323\u0307",
+    "\ufb01\uff21\u00bd the",
+    "The lazy dog",
+]
+"""Texts that each normal form of Unicode changes in another way, and one that none changes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("qwen2", "NFC"), ("modern-bert", "NFC"), ("qwen2", "NFD"), ("llama3", "NFKC"), ("glm4", "NFKD"), ("gpt2", None)],
+)
+def test_texts_are_normalised_as_the_tokenizer_does(name: str, form: str | None, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    normalizer = {"type": "Sequence", "normalizers": [{"type": form}] if form else []}
+    theirs = tokenizer_says(folder, lambda says: says.update(normalizer=normalizer))
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in COMPOSED_OR_NOT:
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_added_tokens_remove_the_white_space_that_the_tokenizer_says(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+
+    def strips(says: Any) -> None:
+        for token, left, right in zip(says["added_tokens"], (0, 1, 0, 1), (0, 0, 1, 1), strict=True):
+            token |= {"lstrip": bool(left), "rstrip": bool(right)}
+
+    theirs = tokenizer_says(folder, strips)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for token in ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>"):
+        text = f"fox \u3000\n{token}\u00a0 \tdog"
+        assert ours.encode(text, parse_special=True) == theirs.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", ["qwen2", "glm4"])
+def test_words_that_no_merges_make_are_whole_where_the_tokenizer_says_so(
+    name: str, whole: bool, tmp_path: Path
+) -> None:
+    folder = made(name, tmp_path)
+
+    def says_so(says: Any) -> None:
+        says["model"]["ignore_merges"] = whole
+        says["model"]["merges"].remove(["T", "he"])
+
+    theirs = tokenizer_says(folder, says_so)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert ours.encode("The dog") == theirs.encode("The dog", add_special_tokens=False).ids
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (["normalizer"], REPLACE, "normalizer: type must be one of NFC, NFD, NFKC, NFKD, got 'Replace'"),
+        (
+            ["normalizer"],
+            {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]},
+            r"normalizer: normalizers\[1\]: type must be one of NFC, NFD, NFKC, NFKD, got 'Lowercase'",
+        ),
+        (
+            ["normalizer"],
+            {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "NFC"}]},
+            "normalizer must be one of NFC, NFD, NFKC, NFKD alone",
+        ),
+        (["model", "end_of_word_suffix"], "</w>", "model: end_of_word_suffix must be null, .* got '</w>'"),
+        (["model", "continuing_subword_prefix"], "##", "model: continuing_subword_prefix must be null, .* got '##'"),
+        (["model", "dropout"], 0.1, "model: dropout must be null or 0: .*, got 0.1"),
+        (["added_tokens", 0, "single_word"], True, r"added_tokens\[0\]: single_word must be false: .*, got True"),
+        (
+            ["pre_tokenizer"],
+            {"type": "ByteLevel", "add_prefix_space": True},
+            "pre_tokenizer: add_prefix_space must be false: .* got True",
+        ),
+        (
+            ["pre_tokenizer"],
+            {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"},
+            "pre_tokenizer: behavior must be one of Isolated, got 'Removed'",
+        ),
+    ],
+)
+def test_what_changes_tokens_and_a_file_cannot_say_is_refused(
+    place: list[Any], value: Any, named: str, tmp_path: Path
+) -> None:
+    folder = made("qwen2", tmp_path)
+    content = inner = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    for each in place[:-1]:
+        inner = inner[each]
+    inner[place[-1]] = value
+    changed(folder, "tokenizer.json", **content)
+    with pytest.raises(ModelError, match=rf"tokenizer\.json: {named}"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_a_token_for_unknown_bytes_is_refused_where_there_are_any(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    tokenizer_says(folder, lambda says: says["model"].update(unk_token="!"))
+    ggplug_models.convert(folder, tmp_path / "out.gguf")
+    content = (folder / "tokenizer.json").read_text("utf-8")
+    (folder / "tokenizer.json").write_text(content.replace('"\\u00e9":', '"other":'), "utf-8")
+    with pytest.raises(ModelError, match=r"tokenizer\.json: model: unk_token must be null, .* got '!'"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+
+
+@pytest.mark.parametrize("prepends", [False, True])
+@pytest.mark.parametrize("how", ["normalizer", "pre_tokenizer"])
+def test_a_space_is_put_before_merged_pieces_where_the_tokenizer_says_so(
+    how: str, prepends: bool, tmp_path: Path
+) -> None:
+    folder = made("llama2", tmp_path)
+    (folder / "tokenizer.model").unlink()
+    words = ["<unk>", *(f"<0x{n:02X}>" for n in range(256)), "▁", "a", "b", "ab", "▁ab"]
+    model = {"type": "BPE", "byte_fallback": True, "unk_token": "<unk>", "fuse_unk": True}
+    model |= {"vocab": {word: n for n, word in enumerate(words)}, "merges": [["a", "b"], ["▁", "ab"]]}
+    scheme = "first" if prepends else "never"
+    steps = [{"type": "Prepend", "prepend": "▁"}, SPACES] if prepends else [SPACES]
+    says = {
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False},
+    }
+    whole = {"version": "1.0", "added_tokens": [], "model": model, how: says[how]}
+    (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert ours.encode("ab ab") == theirs.encode("ab ab").ids
+    for odd in (REPLACE, {"type": "Prepend", "prepend": "a"}, {"type": "NFKC"}):
+        changed(folder, "tokenizer.json", normalizer=odd)
+        with pytest.raises(ModelError, match=r"tokenizer\.json: normalizer: "):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
 def test_a_last_token_that_the_template_adds_ends_texts_and_the_other_ends_turns(tmp_path: Path) -> None:

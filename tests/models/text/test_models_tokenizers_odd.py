@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import DATA
 from test_models_tokenizers import KINDS, Recording
 
+from ggplug.errors import ModelError
 from ggplug_models import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers import pre_tokenizers as rows
+from ggplug_models.tokenizers.byte_pairs import LETTERS
 
 pytest.importorskip("tokenizers")
 
@@ -79,6 +82,23 @@ def pieces(patterns: tuple[str, ...], text: str) -> list[str]:
 
     steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
     return [piece for piece, _ in pre_tokenizers.Sequence(steps).pre_tokenize_str(text)]
+
+
+def test_texts_that_are_composed_have_no_fewer_tokens_than_is_known_before() -> None:
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.normalizer.form": "NFC"}
+    letters = {byte: letter for letter, byte in LETTERS.items()}
+    first, second = (letters[byte] for byte in "\u01d5".encode())
+    tokens = {"tokens": [*LETTERS, first + second], "merges": [f"{first} {second}"]}
+    tokenizer = load_tokenizer(metadata | {f"tokenizer.ggml.{key}": value for key, value in tokens.items()})
+    assert len(encoded(tokenizer, "U\u0308\u0304" * 100)) == 100
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("normalizer.form", "NFX"), ("token_strips", np.zeros(3, np.uint8)), ("ignore_merges", 1)]
+)
+def test_odd_values_of_ggplugs_keys_are_named(key: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=f"tokenizer.ggml.{key} must be"):
+        load_tokenizer(RECORDED.metadata("bytes", pre="gpt-2", **{key: value}))
 
 
 @pytest.mark.parametrize(

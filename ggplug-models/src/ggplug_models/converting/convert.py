@@ -101,7 +101,8 @@ def convert(
     """Converts a folder with ``config.json``, a tokenizer and safetensors files to a GGUF file; returns its path.
 
     The supported families are :data:`ggplug_models.converting.families.FAMILIES`.  Keys, tensor names and values are
-    those of llama.cpp's converter.  Only one tensor is in memory at a time.
+    those of llama.cpp's converter; what a tokenizer says beyond that is under keys of ggplug's, or refused.  Only one
+    tensor is in memory at a time.
 
     ``type``: one of :data:`FILE_TYPES`, for all matrices (norms, biases and positions stay F32), or a mixture of
     :data:`ggplug.quantizing.MIXTURES` such as Q4_K_M.  A mixture needs a temporary file with the stored types in the

@@ -7,6 +7,7 @@ from typing import Any
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.tokenizer_json import normalizers
 from ggplug_models.metadata.values import Values
 
 KEYS = {
@@ -140,10 +141,7 @@ def chat_template(folder: Folder, settings: Values) -> dict[str, Any]:
 def _letters(description: Values) -> dict[str, bool]:
     """The keys of the normalisation: whether texts are lowercased, and accents removed."""
     found: dict[str, bool] = {}
-    if "normalizer" not in description:
-        return found
-    whole = description.inner("normalizer")
-    for step in whole.objects("normalizers", [whole]):
+    for step in normalizers(description):
         kind = step.text("type", "")
         if kind == "Lowercase":
             found["lowercase"] = True

@@ -70,10 +70,15 @@ def _patterns(step: Values) -> Iterator[str]:
         for each in step.objects("pretokenizers"):
             yield from _patterns(each)
     elif kind == "Split":
+        # What a pattern does not match is a piece too; patterns that match everything may say the same as "Removed".
+        inverted = step.boolean("invert", False)
+        step.text("behavior", "Isolated", one_of=("Removed", "Isolated") if inverted else ("Isolated",))
         yield step.inner("pattern").text("Regex")
     elif kind == "Digits":
         yield DIGITS if step.boolean("individual_digits", False) else kind
     elif kind == "ByteLevel":
+        if step.boolean("add_prefix_space", False):
+            raise step.refused("add_prefix_space", "false: GGUF files of byte pairs have no key for it")
         if step.boolean("use_regex", True):
             yield _GPT_2
     else:

@@ -15,10 +15,11 @@ from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
 from ggplug_models.converting.special import KEYS, looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
+from ggplug_models.converting.tokenizer_json import of_bytes, of_text, puts_space
 from ggplug_models.metadata.values import Values, short_repr
-from ggplug_models.tokenizers.byte_pairs import MERGES
+from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
-from ggplug_models.tokenizers.pre_tokenizers import PRE
+from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
 from ggplug_models.tokenizers.unigram import CHARSMAP
 from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
 
@@ -29,6 +30,8 @@ WORLD = "world"
 """The vocabulary of RWKV's families, which have a list of tokens in a file of its own."""
 
 WORLD_TOKENS = "rwkv_vocab_v20230424.txt"
+
+SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 
 UNIGRAM = 1
 """The type of a SentencePiece model."""
@@ -52,6 +55,8 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
             missing = f"{folder.path} has no token {token!r} in its vocabulary, which {family.architecture} models need"
             raise ModelError(missing, got=None, wanted=token)
     found |= family.vocabulary(found, config, folder) if family.vocabulary else {}
+    if WHOLE_WORDS in found and found[WHOLE_WORDS] == BY_NAME[found[PRE]].whole_words:
+        del found[WHOLE_WORDS]
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -76,11 +81,12 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
         model = description.inner("model")
         if model.text("type", "BPE") != "BPE":
             raise refused_model(description, "'BPE'")
-        of_bytes = model.boolean("byte_fallback", False)
-        found = (_merged_pieces if of_bytes else _byte_pairs)(folder, description, n_vocab)
+        found = (_merged_pieces if model.boolean("byte_fallback", False) else _byte_pairs)(description, n_vocab)
     if SCORES in found:
-        prefix = False if family.architecture.startswith("gemma") else settings.boolean("add_prefix_space", None)
-        found |= {} if prefix is None else {"tokenizer.ggml.add_space_prefix": prefix}
+        prefix = settings.boolean("add_prefix_space", found.get(SPACE_PREFIX))
+        if family.architecture.startswith("gemma"):
+            prefix = False
+        found |= {} if prefix is None else {SPACE_PREFIX: prefix}
     return found | special(folder, description, settings, config, n_vocab)
 
 
@@ -128,13 +134,14 @@ def _places(description: Values, n_vocab: int) -> dict[str, int]:
     return {token: words.integer(token, at_least=0, at_most=n_vocab - 1) for token in words.values}
 
 
-def _byte_pairs(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
+def _byte_pairs(description: Values, n_vocab: int) -> dict[str, Any]:
     tokens = _TokenTable(n_vocab)
     for text, token in _places(description, n_vocab).items():
         tokens.put(token, text, NORMAL)
     tokens.put_added(description, Values({}))
     joined = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in merges(description)]
-    return tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: joined}
+    whole = tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: joined}
+    return whole | of_bytes(description, n_vocab)
 
 
 def merges(description: Values) -> list[tuple[str, str]]:
@@ -185,7 +192,7 @@ def _unigram(folder: Folder, n_vocab: int) -> dict[str, Any]:
     return {
         **tokens.metadata("t5", "default"),
         SCORES: tokens.scores,
-        "tokenizer.ggml.add_space_prefix": found.adds_space,
+        SPACE_PREFIX: found.adds_space,
         "tokenizer.ggml.remove_extra_whitespaces": found.removes_spaces,
         **({CHARSMAP: np.frombuffer(found.table, np.uint8)} if found.table else {}),
     }
@@ -212,7 +219,7 @@ def _world(folder: Folder, n_vocab: int) -> dict[str, Any]:
     return {MODEL: "rwkv", TOKENS: tokens.texts, TOKEN_TYPE: tokens.types}
 
 
-def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
+def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
     """The metadata of a SentencePiece vocabulary without ``tokenizer.model``.
 
     The score of a token is minus the index of the first merge that makes it.  SentencePiece merges the pair whose token
@@ -229,7 +236,8 @@ def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[st
     tokens.put_added(description, Values({}))
     if unknown in tokens.texts:
         tokens.types[tokens.texts.index(unknown)] = UNKNOWN
-    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+    whole = tokens.metadata("llama", "default") | {SCORES: tokens.scores, SPACE_PREFIX: puts_space(description)}
+    return whole | of_text(description, n_vocab)
 
 
 def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]:

@@ -15,6 +15,13 @@ from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE, PreTokenizer, 
 from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Defaults, Vocabulary
 
 MERGES = "tokenizer.ggml.merges"
+FORM = "tokenizer.ggml.normalizer.form"
+"""A key of ggplug's: the normal form of Unicode, one of :data:`FORMS`, of texts before they are split."""
+
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+WHOLE_WORDS = "tokenizer.ggml.ignore_merges"
+"""A key of ggplug's: whether a word that is a token is not split, whatever the merges, if the pre-tokenizer's name says
+something else."""
 
 
 def _letters() -> dict[str, int]:
@@ -41,14 +48,18 @@ class BytePairs(Kind):
         self._line_ends = "gemma4" in row.names
         if row.bytes_as_text and not self._words_only and LETTERS.keys() <= vocabulary.ids.keys():
             self.longest = max(map(len, vocabulary.texts))
+        form = vocabulary.values.text(FORM, None, one_of=FORMS)
+        if form is not None and self.longest is not None:
+            self.longest *= 2  # a composed character has at least half as many bytes as the characters it is made of
+        whole_words: bool = vocabulary.values.boolean(WHOLE_WORDS, row.whole_words)
         with required("tokenizers", "making token ids of texts"):
-            from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+            from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
         merges = _merges(vocabulary)
         with library(MERGES):
-            model = models.BPE(
-                vocabulary.ids, merges, ignore_merges=row.whole_words, byte_fallback=not row.bytes_as_text
-            )
+            model = models.BPE(vocabulary.ids, merges, ignore_merges=whole_words, byte_fallback=not row.bytes_as_text)
             self._tokenizer = Tokenizer(model)
+            if form is not None:
+                self._tokenizer.normalizer = getattr(normalizers, form)()
             steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.patterns]
             if row.bytes_as_text:
                 steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 from ggplug_models.tokenizers.vocabulary import FOUND_IN_TEXT, PARSED, Attribute, Vocabulary
 
-WHITE_SPACE = " \t\n\v\f\r"
-"""White space as C defines it, which some special tokens remove from the text around them."""
-
 
 class Fragments:
     """Splits texts at the special tokens of a vocabulary.
@@ -21,6 +18,7 @@ class Fragments:
         texts, attributes = vocabulary.texts, vocabulary.attributes
         numbers = sorted(vocabulary.having(FOUND_IN_TEXT), key=lambda n: -len(texts[n].encode("utf-8", "replace")))
         self._tokens = [(n, texts[n], Attribute(attributes[n]), texts[n][:2]) for n in numbers]
+        self._stripped = vocabulary.stripped
         self._beginnings = {beginning for *_, beginning in self._tokens}
 
     def of(self, text: str, *, special: bool) -> Sequence[str | int]:
@@ -31,17 +29,17 @@ class Fragments:
             return parts
         for number, token, attribute, beginning in self._tokens:
             if beginning in there and (special or not attribute & PARSED) and token in text:
-                parts = [piece for part in parts for piece in _split(part, number, token, attribute)]
+                parts = [piece for part in parts for piece in _split(part, number, token, attribute, self._stripped)]
         return parts
 
 
-def _split(part: str | int, number: int, token: str, attribute: Attribute) -> list[str | int]:
+def _split(part: str | int, number: int, token: str, attribute: Attribute, stripped: str) -> list[str | int]:
     if isinstance(part, int) or token not in part:
         return [part]
     pieces: list[str | int] = []
     left, *rest = part.split(token)
     for right in rest:
-        pieces += [left.rstrip(WHITE_SPACE) if attribute & Attribute.STRIPS_LEFT else left, number]
-        left = right.lstrip(WHITE_SPACE) if attribute & Attribute.STRIPS_RIGHT else right
+        pieces += [left.rstrip(stripped) if attribute & Attribute.STRIPS_LEFT else left, number]
+        left = right.lstrip(stripped) if attribute & Attribute.STRIPS_RIGHT else right
     pieces.append(left)
     return [piece for piece in pieces if piece != ""]

@@ -20,6 +20,11 @@ MODEL = "tokenizer.ggml.model"
 TOKENS = "tokenizer.ggml.tokens"
 SCORES = "tokenizer.ggml.scores"
 TOKEN_TYPE = "tokenizer.ggml.token_type"
+STRIPS = "tokenizer.ggml.token_strips"
+"""A key of ggplug's: which white space tokens remove from the text around them, by id: before them, after them, both
+(the sum), or none (0)."""
+
+STRIPS_LEFT, STRIPS_RIGHT = 1, 2
 
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""
@@ -172,7 +177,7 @@ class Vocabulary:
 
     ``texts``: the tokens by id, as in the file.  ``ids``: the ids by text.  ``attributes``, ``scores``: by id.
     ``special``: the ids of special tokens that exist, by name (``bos``, ``eos``, ``eot``, ``unk``, ...).  ``ends``: the
-    ids of end tokens.
+    ids of end tokens.  ``stripped``: the white space that tokens remove from the text around them.
 
     Raises ModelError for lists that are missing, of the wrong type or of different lengths, for duplicate tokens, and
     for a byte token whose text is not a byte.
@@ -199,6 +204,7 @@ class Vocabulary:
         self.remove_extra_whitespaces: bool = values.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
         self.escape_whitespaces = rules.escape_whitespaces
         self.clean_spaces = rules.clean_spaces
+        self.stripped = " \t\n\v\f\r"  # white space as C defines it, as in llama.cpp
         self._known_by_text()
         self.ends = self._ends()
         self._known_by_name()
@@ -271,7 +277,14 @@ class Vocabulary:
         return frozenset(ends)
 
     def _known_by_name(self) -> None:
-        """Sets which special tokens remove white space, by the name of the model, because files do not specify it."""
+        """Sets which tokens remove white space: by the name of the model, if the file does not say it."""
+        strips = self.values.integers(STRIPS, None, length=len(self.texts))
+        if strips is not None:
+            self.stripped = "".join(sorted(WHITE_SPACE))
+            for bit, side in ((STRIPS_LEFT, Attribute.STRIPS_LEFT), (STRIPS_RIGHT, Attribute.STRIPS_RIGHT)):
+                for n in np.flatnonzero(strips & bit).tolist():
+                    self.attributes[n] |= side
+            return
         pre = self.values.text("tokenizer.ggml.pre", None) or ""
         architecture = self.values.text("general.architecture", None) or ""
         name = (self.values.text("general.name", None) or "").lower()
