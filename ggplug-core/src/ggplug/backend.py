@@ -554,6 +554,12 @@ class Backend(Overridable, Uncopied):
                 )
         self.time_limit = found
 
+    def set_limits_of(self, other: Backend) -> None:
+        """Has computations of this stream end as those of ``other`` do, a stream of the same device: with the same time
+        limit, and the same abort callback where streams have one."""
+        if self.time_limit != other.time_limit:
+            self.set_time_limit(other.time_limit)
+
     # Transfers
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:

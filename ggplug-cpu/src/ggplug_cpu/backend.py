@@ -87,6 +87,11 @@ class CpuBackend(Backend):
         super().set_time_limit(seconds)
         self._stop.limit = self.time_limit
 
+    def set_limits_of(self, other: Backend) -> None:
+        super().set_limits_of(other)
+        if isinstance(other, CpuBackend):
+            self._stop.callback = other._stop.callback
+
     def abort(self) -> None:
         """Stops the current computation of the device, whichever its stream; it raises ComputeAborted.
 

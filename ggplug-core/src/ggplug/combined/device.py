@@ -262,6 +262,12 @@ class CombinedBackend(Backend):
         for member in self.members:
             member.set_time_limit(seconds)
 
+    def set_limits_of(self, other: Backend) -> None:
+        super().set_limits_of(other)
+        if isinstance(other, CombinedBackend):
+            for member, like in zip(self.members, other.members, strict=True):
+                member.set_limits_of(like)
+
     def synchronize(self) -> None:
         free_all([member.synchronize for member in self.members])
 

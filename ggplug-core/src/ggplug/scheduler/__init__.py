@@ -19,6 +19,7 @@ from ggplug.scheduler.execution import EvalCallback
 from ggplug.scheduler.explain import CopyRow, Explanation, GroupRow, MissedRow, Row, SplitRow
 from ggplug.scheduler.feed import Feed
 from ggplug.scheduler.fit import GraphFit, Holding, fit_placement
+from ggplug.scheduler.pipeline import Pipeline
 from ggplug.scheduler.scheduler import Scheduler
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "GroupRow",
     "Holding",
     "MissedRow",
+    "Pipeline",
     "Policy",
     "Reason",
     "Row",

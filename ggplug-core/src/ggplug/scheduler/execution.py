@@ -10,7 +10,7 @@ graphs: whoever computes next binds all plans anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +30,7 @@ from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
 from ggplug.scheduler.timing import Timing
+from ggplug.scheduler.turns import Turn, Work
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 
@@ -302,9 +303,22 @@ class Execution(Uncopied):
 
     # -- running -----------------------------------------------------------------------------------
 
-    def run(self, bound: Bound, ordering: Ordering) -> None:
+    def in_turn(self, bound: Bound, turn: Turn | None) -> Iterable[BoundSplit]:
+        """The splits in their order.  With a turn each comes when it may be computed, and is waited for after that."""
+        return bound.splits if turn is None else self._waited_for(bound, turn)
+
+    @staticmethod
+    def _waited_for(bound: Bound, turn: Turn) -> Iterator[BoundSplit]:
+        turn.begin([_work(split) for split in bound.splits])
+        for number, split in enumerate(bound.splits):
+            turn.enter(number)
+            yield split
+            split.planned.stream.synchronize()
+            turn.leave()
+
+    def run(self, bound: Bound, ordering: Ordering, turn: Turn | None = None) -> None:
         """Gives all splits to their streams; a few calls for each."""
-        for split in bound.splits:
+        for split in self.in_turn(bound, turn):
             if split.copies:
                 self.copy(split, ordering)
             self.compute(split, ordering, split.plan)
@@ -374,6 +388,7 @@ class Execution(Uncopied):
         run: Run,
         callback: EvalCallback | None,
         poison: bool,
+        turn: Turn | None = None,
     ) -> None:
         """Computes the splits in pieces, each up to a node that the callback observes.
 
@@ -387,7 +402,7 @@ class Execution(Uncopied):
         computed = list(whole.groups.by_place(order))
         if poison:
             poison_before(layout, buffers)
-        for split in bound.splits:
+        for split in self.in_turn(bound, turn):
             self.copy(split, ordering)
             begin, end = split.planned.split.first, split.planned.split.end
             for number in range(begin, end):
@@ -458,3 +473,12 @@ class Execution(Uncopied):
             version.bound = None
             for split in version.splits:
                 split.free()
+
+
+def _work(split: BoundSplit) -> Work:
+    """What other computations may have to wait for."""
+    allocation = split.planned.allocation
+    assert allocation is not None
+    writes = allocation.written_buffers(split.part)
+    reads = allocation.persistent_buffers(split.part)
+    return Work(split.planned.stream.device, {*reads, *writes, *(copy.source for copy in split.copies)}, {*writes})

@@ -27,6 +27,7 @@ from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.scheduler.timing import Timing
 from ggplug.scheduler.traced import run_traced
+from ggplug.scheduler.turns import Turn
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
@@ -135,6 +136,8 @@ class Scheduler(Uncopied):
         self._current: Execution | None = None
         self._found: tuple[Graph, int, int, Execution] | None = None
         self._entered_by = 0
+        self.turn: Turn | None = None
+        """When splits may be computed, while computations of other schedulers are under way (:mod:`.pipeline`)."""
         self._unsettled = False
         """Whether a computation, or waiting for it, was interrupted, and not all streams were waited for since."""
         self.freed = False
@@ -151,6 +154,21 @@ class Scheduler(Uncopied):
             raise ParameterError(f"{backend!r:.100} is neither a stream nor a device", got=type(backend), remedy=remedy)
         self._owned.append(backend.init())
         return self._owned[-1]
+
+    def another(self) -> Scheduler:
+        """A scheduler with the same settings, on streams of its own of the same devices."""
+        return Scheduler(
+            [backend.device for backend in self.backends],
+            buffer_types=self.buffer_types,
+            n_copies=self.n_copies,
+            op_offload=self.op_offload,
+            policy=self.policy or self.costs,
+            cache_size=self.cache_size,
+            reuse=self._allocator.reuse,
+            poison=self.poison,
+            groups=self.groups,
+            reorder=self.reorder,
+        )
 
     def _mover(self, backend: Backend) -> Backend:
         """The stream that copies to a stream's memory: with several versions a separate one, so that copies for the
@@ -474,7 +492,7 @@ class Scheduler(Uncopied):
             bound = execution.bind(graph, version)
             if observing or self.poison:
                 observer = self._callback, bool(self.poison)
-                execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
+                execution.run_observed(graph, bound, self._ordering, allocation, run, *observer, self.turn)
                 run.end(progress=run.progress)
             else:
                 timing = execution.timing
@@ -482,9 +500,10 @@ class Scheduler(Uncopied):
                 if HOOKS.splits_observed:
                     HOOKS.notify("ggplug_graph_prepared", graph=graph, start=start, end=time.perf_counter_ns())
                 if HOOKS.splits_observed or timed:
-                    run_traced(execution, bound, self._ordering, self._synchronize, timing if timed else None)
+                    how = timing if timed else None, self.turn
+                    run_traced(execution, bound, self._ordering, self._synchronize, *how)
                 else:
-                    execution.run(bound, self._ordering)
+                    execution.run(bound, self._ordering, self.turn)
                 readers: tuple[Event, ...] = ()
                 if self.n_copies > 1 and self._asynchronous:
                     # The inputs of the next version can be set while this one is computed.

@@ -12,6 +12,7 @@ from ggplug.hookspecs import HOOKS
 from ggplug.scheduler.execution import Bound, Execution
 from ggplug.scheduler.ordering import Ordering
 from ggplug.scheduler.timing import Timing
+from ggplug.scheduler.turns import Turn
 
 
 def run_traced(
@@ -20,6 +21,7 @@ def run_traced(
     ordering: Ordering,
     synchronize: Callable[[], None],
     timing: Timing | None = None,
+    turn: Turn | None = None,
 ) -> None:
     """Computes the splits; ``synchronize`` waits for all streams.
 
@@ -27,7 +29,7 @@ def run_traced(
     """
     timing_kernels = "ggplug_nodes_timed" in HOOKS.callers or (timing is not None and timing.times_kernels)
     times: Sequence[NodeTime]
-    for split in bound.splits:
+    for split in execution.in_turn(bound, turn):
         stream, plan = split.planned.stream, split.plan
         limit = stream.time_limit
         about: dict[str, Any] = {"graph": bound.graph, "split": split.part, "device": stream.device}

@@ -8,14 +8,14 @@ further ones: their vectors are those that the head itself has computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
-from ggplug.backend import BufferType
+from ggplug.backend import BufferType, Device
 from ggplug.errors import ModelError
 from ggplug.tensor import Tensor
 from ggplug.types import Type
@@ -50,7 +50,7 @@ class Head:
         self.paths = model.paths
         self.n_ctx, self.n_vocab, self.most_positions = model.n_ctx, model.n_vocab, model.most_positions
         self.scheduler = model.scheduler
-        self.is_long, self.locked, self.call = model.is_long, model.locked, model.call
+        self.is_long, self.locked, self.call, self.pipeline = model.is_long, model.locked, model.call, model.pipeline
         self.cache_on, self.device_of = model.cache_on, model.device_of
 
     @property
@@ -66,6 +66,10 @@ class Head:
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
         """See :meth:`.LanguageModel.cells`."""
         return cells_of(self.kinds, n_seq, n_ctx, n_step)
+
+    def copies(self, devices: Collection[Device]) -> int:
+        """Its steps are small, and computed one after the other."""
+        return 1
 
     def build_source(self, n_tok: int, memory: Memory, patches: Sequence[GraphChange] = ()) -> None:
         """See :meth:`.LanguageModel.build_source`."""

@@ -12,7 +12,7 @@ from ggplug.backend import BufferType, Device
 from ggplug.errors import DuplicateNameError, FreedError, ParameterError
 from ggplug.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES
 from ggplug.graph import Graph
-from ggplug.scheduler import Scheduler
+from ggplug.scheduler import Pipeline, Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, locked
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Context
@@ -74,6 +74,10 @@ class Model(Uncopied):
         """A lock that calls hold together, and :meth:`free` alone."""
         # Nodes are computed on the device of their weights.
         self.scheduler = Scheduler(self.devices, op_offload=False, cache_size=self.GRAPHS)
+        self.n_copies: int | None = None
+        """How many steps are computed at the same time where several devices have layers.  None: one for each device;
+        1: one after the other."""
+        self._pipeline: Pipeline | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -111,6 +115,22 @@ class Model(Uncopied):
         """
         return None
 
+    def copies(self, devices: Collection[Device]) -> int:
+        """How many steps are computed at the same time, if the caches of the blocks are on these devices."""
+        several = len(set(devices))
+        return (self.n_copies or several) if several > 1 else 1
+
+    def pipeline(self, n_copies: int) -> Pipeline:
+        """What computes that many steps at the same time; it is kept.  The caller has locked the model.
+
+        Raises what devices raise when a stream is made.
+        """
+        if self._pipeline is None or len(self._pipeline.schedulers) != n_copies:
+            if self._pipeline is not None:
+                self._pipeline.free()
+            self._pipeline = Pipeline(self.scheduler, n_copies)
+        return self._pipeline
+
     def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block that locks the model, from setting inputs to reading results; other threads wait.
 
@@ -140,6 +160,8 @@ class Model(Uncopied):
         with locked(self, self._calls):
             if self.freed:
                 return
+            if self._pipeline is not None:
+                self._pipeline.free()
             self.scheduler.free()
             self.weights.free()
             self.files.close()

@@ -36,6 +36,24 @@ def steps_of(counts: Mapping[int, int], few: int, most: int, *, padded: bool) ->
     return steps
 
 
+def divided(
+    steps: Sequence[tuple[list[int], int]], counts: Mapping[int, int], n_copies: int
+) -> list[tuple[list[int], int]]:
+    """The steps of :func:`steps_of`, those of several sequences divided into up to ``n_copies``, which are computed at
+    the same time.
+
+    Only steps of one token of each sequence are divided: devices compute it alike, whatever other tokens a step has.
+    """
+    found = []
+    for sequences, n in steps:
+        parts = min(n_copies, len(sequences)) if n == 1 else 1
+        size = -(-len(sequences) // parts)
+        for start in range(0, len(sequences), size):
+            chosen = sequences[start : start + size]
+            found.append((chosen, max(min(n, counts[seq]) for seq in chosen)))
+    return found
+
+
 def _fit(counts: list[int], count: int, distance: int, *, padded: bool) -> bool:
     """Whether a sequence with ``count`` tokens joins a step of sequences with ``counts`` tokens.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ import ggplug as gg
 from ggplug.backend import BufferType, Device
 from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
-from ggplug.scheduler import Explanation, Scheduler
+from ggplug.scheduler import Explanation, Pipeline, Scheduler
 from ggplug.sharing import Claim, locked, one_thread_at_a_time
 from ggplug.system.copying import Uncopied
 from ggplug.types import BufferUsage, Type
@@ -35,7 +35,7 @@ from ggplug_models.state.adapting import (
     only_scaled,
     scales_in,
 )
-from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
+from ggplug_models.state.batching import FEW, divided, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells, SourceCells
 from ggplug_models.state.memory import Kind, Memory
 from ggplug_models.state.session_files import ModelIdentity, restore, save
@@ -61,6 +61,21 @@ class Basis(NamedTuple):
 
     own: OwnScales
     source: tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """What one step of a call computes: tokens by sequence, at most ``n`` of each.
+
+    ``changes``: the scales of the graph's changes.  ``outputs``: the results of the step.  ``ends``: the sequences
+    whose last tokens these are.  ``vectors``: what a head reads with the tokens.
+    """
+
+    tokens: dict[int, list[int]]
+    n: int
+    changes: InEffect
+    outputs: Outputs
+    ends: frozenset[int]
+    vectors: dict[int, Floats] | None
 
 
 K = TypeVar("K")
@@ -153,6 +168,12 @@ class LanguageModel(ModelIdentity, Protocol):
     def split(self) -> Mapping[str, BufferType]:
         """The memory of tensors that are split between the members of a combined device, by name."""
 
+    def copies(self, devices: Collection[Device]) -> int:
+        """How many steps are computed at the same time, if the caches of the blocks are on these devices."""
+
+    def pipeline(self, n_copies: int) -> Pipeline:
+        """What computes that many steps at the same time."""
+
     def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block in which this thread alone computes with the model, and the sessions are not freed."""
 
@@ -171,6 +192,42 @@ def cache_type_of(given: str | Type) -> Type:
         known = ", ".join(CACHE_TYPES)
         raise ParameterError(f"cache_type must be one of {known}, got {short_repr(given)}", got=given, wanted=known)
     return kind
+
+
+def _pieces(
+    left: dict[int, list[int]],
+    given: dict[int, Floats],
+    steps: Iterable[tuple[list[int], int, InEffect]],
+    outputs: Outputs,
+) -> list[Piece]:
+    """What each of the steps computes of the tokens that are left, and of the vectors that are given with them.
+
+    ``outputs``: the results that the caller wants of the last tokens of a sequence, or with ALL of each token.
+    """
+    pieces = []
+    for chosen, n, changes in steps:
+        ends = frozenset(seq for seq in chosen if len(left[seq]) <= n)
+        wanted = outputs if outputs is Outputs.ALL or ends else Outputs.NONE
+        vectors = {seq: given[seq][:n] for seq in chosen} if given else None
+        pieces.append(Piece({seq: left[seq][:n] for seq in chosen}, n, changes, wanted, ends, vectors))
+        for seq in chosen:
+            left[seq] = left[seq][n:]
+            if given:
+                given[seq] = given[seq][n:]
+    return pieces
+
+
+def _by_sequence(
+    step: Step, results: Sequence[npt.NDArray[Any]], batch: Mapping[int, Sequence[int]]
+) -> dict[int, Floats]:
+    """The results of a step that are not collected values, by sequence."""
+    if step.result is None:
+        return {}
+    first, n_seq = step.shape.first, step.shape.n_seq
+    found = results[0].reshape(n_seq, -1, step.result.ne[0])
+    if step.shape.outputs is Outputs.LAST:
+        return {seq: found[seq - first] for seq in batch}
+    return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
 
 
 class Session(Uncopied):
@@ -225,7 +282,8 @@ class Session(Uncopied):
         self._filled = [0] * self.n_seq
         """How many cells of each sequence may hold other values than 0, also of tokens that it has lost."""
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
-        self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
+        self._steps: OrderedDict[tuple[int, Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
+        """The first element of a key is the number of the scheduler that computes the step, in the model's pipeline."""
         self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
         self._adapting = Adapting(self.n_seq)
@@ -235,7 +293,7 @@ class Session(Uncopied):
         """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
         with model.call():
-            devices = [model.device_of(number) for number in range(len(model.kinds))]
+            self._devices = devices = [model.device_of(number) for number in range(len(model.kinds))]
             chosen = any(model.cache_on(number) is not None for number in range(len(model.kinds)))
             usage = BufferUsage.WEIGHTS if chosen else BufferUsage.ANY
             self.memory = Memory(
@@ -278,9 +336,12 @@ class Session(Uncopied):
             )
         if length == len(self._tokens[seq]):
             return length
-        keeps = not self.model.keeps_states and all(cells.keeps(seq, length) for cells in self._cells.values())
-        self._cut(seq, length if keeps else 0)
+        self._cut(seq, length if self._keeps(seq, length) else 0)
         return len(self._tokens[seq])
+
+    def _keeps(self, seq: int, length: int) -> bool:
+        """Whether the next token can follow the first ``length`` ones, after others were computed."""
+        return not self.model.keeps_states and all(cells.keeps(seq, length) for cells in self._cells.values())
 
     def keep_prefix(self, tokens: Sequence[int], seq: int = 0) -> int:
         """Rewinds a sequence to its common prefix with ``tokens[:-1]``; returns the number of tokens that are left.
@@ -591,22 +652,20 @@ class Session(Uncopied):
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
         given = {} if vectors is None else rows_of(vectors, left)
-        parts: dict[int, list[Floats]] = {seq: [] for seq in left}
+        n_copies = self.model.copies(self._devices) if vectors is None and reader is None else 1
         most = self._most(outputs, hidden=hidden)
-        for chosen, n, changes in self._steps_of(left, few, most):
-            now = {seq: left[seq][:n] for seq in chosen}
-            last = {seq for seq in chosen if len(left[seq]) <= n}
-            wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
-            of_now = {seq: given[seq][:n] for seq in chosen} if given else None
-            for seq, found in self._compute(now, n, changes, wanted, of_now, reader, hidden=hidden).items():
-                if outputs is Outputs.ALL or seq in last:
-                    parts[seq].append(found)
-            for seq in chosen:
-                left[seq] = left[seq][n:]
-                if given:
-                    given[seq] = given[seq][n:]
+        pieces = _pieces(left, given, self._steps_of(left, few, most, n_copies), outputs)
+        if n_copies == 1 or len(pieces) == 1:
+            computed = [self._compute(piece, reader, hidden=hidden) for piece in pieces]
+        else:
+            computed = self._compute_pipelined(n_copies, pieces, hidden=hidden)
         if outputs is Outputs.NONE:
             return {}
+        parts: dict[int, list[Floats]] = {seq: [] for seq in left}
+        for piece, found in zip(pieces, computed, strict=True):
+            for seq, rows in found.items():
+                if outputs is Outputs.ALL or seq in piece.ends:
+                    parts[seq].append(rows)
         if outputs is Outputs.LAST:
             return {seq: found[0][0] for seq, found in parts.items()}
         return {seq: np.concatenate(found) for seq, found in parts.items()}
@@ -624,10 +683,13 @@ class Session(Uncopied):
             return self.model.scheduler.explain(step.graph)
 
     def _steps_of(
-        self, batch: Mapping[int, Sequence[int]], few: int, most: int
+        self, batch: Mapping[int, Sequence[int]], few: int, most: int, n_copies: int
     ) -> list[tuple[list[int], int, InEffect]]:
         """The steps of a batch, each of sequences with the same adapters, which are in effect now; see
-        :func:`.steps_of`."""
+        :func:`.steps_of`.
+
+        ``n_copies``: how many are computed at the same time; see :func:`.divided`.
+        """
         alike: dict[tuple[tuple[GraphChange, float | None], ...], dict[int, int]] = {}
         for seq, tokens in batch.items():
             alike.setdefault(tuple(self._in_effect(seq).items()), {})[seq] = len(tokens)
@@ -635,7 +697,7 @@ class Session(Uncopied):
         return [
             (*step, dict(changes))
             for changes, counts in alike.items()
-            for step in steps_of(counts, few, most, padded=padded)
+            for step in divided(steps_of(counts, few, most, padded=padded), counts, n_copies)
         ]
 
     def _checked(self, seq: int, tokens: Sequence[int], after: int, source: Sequence[int] | None = None) -> list[int]:
@@ -687,35 +749,65 @@ class Session(Uncopied):
             logits: Floats = self._advance(step, one, {seq: [token]})[0]
         return logits.reshape(-1)
 
-    def _compute(
-        self,
-        batch: dict[int, list[int]],
-        n: int,
-        changes: InEffect,
-        outputs: Outputs,
-        vectors: Mapping[int, Floats] | None,
-        reader: Reader | None,
-        *,
-        hidden: bool,
-    ) -> dict[int, Floats]:
-        """Computes one step: the tokens of ``batch``, at most ``n`` of each sequence."""
-        first, n_seq = min(batch), max(batch) - min(batch) + 1
+    def _compute(self, piece: Piece, reader: Reader | None, *, hidden: bool) -> dict[int, Floats]:
+        """Computes one step; returns the results by sequence."""
+        batch = piece.tokens
         with self.locked():
             names = () if reader is None else reader.names
-            step, tokens = self._step_of(batch, n, changes, outputs, hidden=hidden, collect=names, vectors=vectors)
+            step, tokens = self._step_of(
+                batch, piece.n, piece.changes, piece.outputs, hidden=hidden, collect=names, vectors=piece.vectors
+            )
             results = self._advance(step, tokens, batch)
         if reader is not None:
+            first, n_seq = step.shape.first, step.shape.n_seq
             by_name = dict(zip(step.collected, results[len(results) - len(step.collected) :], strict=True))
             values = [by_name[name].reshape(n_seq, -1, by_name[name].shape[-1]) for name in names]
             for seq, added in batch.items():
                 place = self.length(seq) - len(added)
                 reader.read(seq, place, added, [each[seq - first, : len(added)] for each in values])
-        if step.result is None:
-            return {}
-        found = results[0].reshape(n_seq, -1, step.result.ne[0])
-        if outputs is Outputs.LAST:
-            return {seq: found[seq - first] for seq in batch}
-        return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
+        return _by_sequence(step, results, batch)
+
+    def _compute_pipelined(self, n_copies: int, pieces: Sequence[Piece], *, hidden: bool) -> list[dict[int, Floats]]:
+        """As :meth:`_compute` for each of the pieces; ``n_copies`` steps are under way at the same time."""
+        computed: list[dict[int, Floats]] = [{} for _ in pieces]
+        lengths = {seq: len(self._tokens[seq]) for piece in pieces for seq in piece.tokens}
+        begun, done = [False] * len(pieces), [False] * len(pieces)
+
+        def job(number: int) -> Callable[[int], Callable[[], None]]:
+            piece = pieces[number]
+
+            def prepare(copy: int) -> Callable[[], None]:
+                begun[number] = True
+                step, tokens = self._step_of(
+                    piece.tokens, piece.n, piece.changes, piece.outputs, hidden=hidden, copy=copy
+                )
+                values = step.values(tokens)  # now, because they depend on which cells hold what
+                for seq, added in piece.tokens.items():  # the next step may be of these sequences, too
+                    self._changes[seq] += 1
+                    self._tokens[seq].extend(added)
+
+                def compute() -> None:
+                    results = step.compute_with(pipeline.schedulers[copy], values)
+                    computed[number] = _by_sequence(step, results, piece.tokens)
+                    done[number] = True
+
+                return compute
+
+            return prepare
+
+        with self.locked():
+            pipeline = self.model.pipeline(n_copies)
+            try:
+                pipeline.compute([job(number) for number in range(len(pieces))])
+            except BaseException:
+                for seq, length in lengths.items():
+                    own = [number for number, piece in enumerate(pieces) if seq in piece.tokens]
+                    failed = next((place for place, number in enumerate(own) if not done[number]), len(own))
+                    kept = length + sum(len(pieces[number].tokens[seq]) for number in own[:failed])
+                    if any(begun[number] for number in own[failed:]):
+                        self._cut(seq, kept if self._keeps(seq, kept) else 0)
+                raise
+        return computed
 
     def _advance(self, step: Step, tokens: Tokens, batch: dict[int, list[int]]) -> list[npt.NDArray[Any]]:
         """The results of a step, after which the sequences have the tokens of ``batch``."""
@@ -790,10 +882,12 @@ class Session(Uncopied):
         hidden: bool = False,
         collect: tuple[str, ...] = (),
         vectors: Mapping[int, Floats] | None = None,
+        copy: int = 0,
     ) -> tuple[Step, Tokens]:
         """The step for these tokens, and what its inputs are made of.  The caller has locked the model.
 
-        ``changes``: those that were in effect when the call began; some may have been removed since.
+        ``changes``: those that were in effect when the call began; some may have been removed since.  ``copy``: the
+        number of the scheduler in the model's pipeline that will compute it.
         """
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         n = n if self.model.keeps_states else in_steps(n)
@@ -809,8 +903,9 @@ class Session(Uncopied):
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
         there = self.model.patches
         changes = {each: scale for each, scale in changes.items() if each in there}
-        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect, tuple(changes))
-        if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect and vectors is None:
+        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect, tuple(changes), copy)
+        single = n_seq == n == 1 and outputs is Outputs.LAST and not copy
+        if single and not hidden and not collect and vectors is None:
             until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
             self._last[first] = step, until, tuple(changes)
         for seq in batch:
@@ -826,8 +921,8 @@ class Session(Uncopied):
         rows = None if vectors is None else padded_rows(vectors, first, n_seq, n)
         return step, Tokens(np.array(ids), np.array(positions), np.array(lengths), rows, changes)
 
-    def _step(self, shape: Shape, collect: tuple[str, ...], changes: tuple[GraphChange, ...]) -> Step:
-        key = shape, collect, changes
+    def _step(self, shape: Shape, collect: tuple[str, ...], changes: tuple[GraphChange, ...], copy: int = 0) -> Step:
+        key = copy, shape, collect, changes
         return self._kept(
             self._steps, key, lambda: self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, changes)
         )

@@ -342,7 +342,7 @@ class Step:
         # A graph without a result lacks the nodes after the last write, and the inputs that only these read.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
 
-    def _values(self, tokens: Tokens) -> list[npt.NDArray[Any]]:
+    def values(self, tokens: Tokens) -> list[npt.NDArray[Any]]:
         """The values of all inputs for the tokens of a step."""
         found = []
         for tensor, values in self._inputs.values():
@@ -352,18 +352,22 @@ class Step:
 
     def fill(self, tokens: Tokens) -> None:
         """Sets all inputs.  The graph must be allocated."""
-        for (tensor, _), values in zip(self._inputs.values(), self._values(tokens), strict=True):
+        for (tensor, _), values in zip(self._inputs.values(), self.values(tokens), strict=True):
             tensor.set_bytes(values)
 
     def compute(self, scheduler: Scheduler, tokens: Tokens) -> list[npt.NDArray[Any]]:
         """Computes the step; returns the result, if there is one, and the collected values in their order."""
+        return self.compute_with(scheduler, self.values(tokens))
+
+    def compute_with(self, scheduler: Scheduler, values: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """As :meth:`compute`, with the :attr:`values` of the tokens; always by the same scheduler."""
         feed = self._feed
         if feed is None:
             assert self.graph is not None
             outputs = [*([] if self.result is None else [self.result]), *self.collected.values()]
             inputs = [tensor for tensor, _ in self._inputs.values()]
             feed = self._feed = Feed(scheduler, self.graph, inputs, outputs)
-        return feed(self._values(tokens))
+        return feed(values)
 
 
 def stored_early(graph: Graph, outputs: Sequence[Tensor]) -> Graph:

@@ -1,0 +1,142 @@
+"""Several computations under way at the same time, so that devices which compute one after the other all have work.
+
+A computation whose first half is on device A and whose second half is on B leaves A idle while B computes.  In a
+pipeline the next computation is then on A.  Each that is under way has a scheduler of its own on the same devices, with
+streams and memory of its own, and a thread that waits for it: so devices need not be asynchronous.  Where computations
+write the same memory, such as a KV cache, they keep their order (:mod:`.turns`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from ggplug.errors import ParameterError
+from ggplug.scheduler.scheduler import Scheduler
+from ggplug.scheduler.turns import Turn, Turns
+from ggplug.system.copying import Uncopied
+
+Job = Callable[[int], Callable[[], None]]
+"""``job(number)`` prepares a computation by the scheduler with this number; what it returns computes, and waits."""
+
+
+class Pipeline(Uncopied):
+    """Schedulers like ``first``, and ``first`` itself: ``n_copies`` of them, for as many computations at a time.
+
+    :meth:`free` frees all but ``first``.  Raises ParameterError, and what making a stream raises.
+    """
+
+    _INSTEAD = "make another one"
+
+    def __init__(self, first: Scheduler, n_copies: int) -> None:
+        if n_copies < 1:
+            raise ParameterError(f"a pipeline has at least one scheduler, got {n_copies}", got=n_copies, wanted=1)
+        self.schedulers = [first]
+        try:
+            while len(self.schedulers) < n_copies:
+                self.schedulers.append(first.another())
+        except BaseException:
+            self.free()
+            raise
+
+    def compute(self, jobs: Sequence[Job]) -> None:
+        """Computes jobs, each by one of the schedulers in turn: number ``i`` by that with the number ``i % n_copies``.
+
+        Jobs are prepared in their order, one at a time, while earlier ones compute.  The calling thread does those of
+        the first scheduler, other threads those of the others.
+
+        If a job fails, no more are prepared; those that are under way are waited for, and then the error of the first
+        job that failed is raised.  If this thread is interrupted, no more splits are begun.
+
+        All computations have the time limits and abort callbacks of the streams of ``first``.  While that has an eval
+        callback, it alone computes, one job after the other.
+        """
+        first = self.schedulers[0]
+        schedulers = self.schedulers[: 1 if first._callback is not None else max(1, len(jobs))]
+        for scheduler in schedulers[1:]:
+            for stream, like in zip(scheduler.backends, first.backends, strict=True):
+                stream.set_limits_of(like)
+        computation = _Computation(jobs, schedulers)
+        threads = [
+            threading.Thread(target=computation.work, args=(number,), name=f"ggplug-pipeline-{number}", daemon=True)
+            for number in range(1, len(schedulers))
+        ]
+        started: list[threading.Thread] = []
+        interrupt: BaseException | None = None
+        try:
+            for thread in threads:
+                started.append(thread)
+                thread.start()
+            computation.work(0)
+        except BaseException as error:
+            interrupt = error
+            computation.stop()
+        for thread in started:
+            while thread.is_alive():
+                try:
+                    thread.join()
+                except BaseException as error:
+                    interrupt = error
+                    computation.stop()
+        failures = [computation.failures[number] for number in sorted(computation.failures)]
+        if interrupt is not None:
+            raise interrupt
+        if failures:
+            raise next((error for error in failures if not isinstance(error, Exception)), failures[0])
+
+    def free(self) -> None:
+        """Frees all schedulers but the first one.  Raises as :meth:`.Scheduler.free`."""
+        while len(self.schedulers) > 1:
+            self.schedulers[-1].free()
+            self.schedulers.pop()
+
+
+class _Computation:
+    """Jobs that are being computed.  ``failures``: the errors, by the job's number."""
+
+    def __init__(self, jobs: Sequence[Job], schedulers: Sequence[Scheduler]) -> None:
+        self._jobs = jobs
+        self._schedulers = schedulers
+        self._turns = Turns()
+        self._changed = threading.Condition()
+        self._prepared = 0
+        """How many jobs were prepared."""
+        self._ends = False
+        """Whether no more jobs are prepared."""
+        self.failures: dict[int, BaseException] = {}
+
+    def work(self, which: int) -> None:
+        """Does the jobs of a scheduler; errors are kept in ``failures``."""
+        for number in range(which, len(self._jobs), len(self._schedulers)):
+            turn: Turn | None = None
+            try:
+                with self._changed:
+                    self._changed.wait_for(lambda number=number: self._ends or self._prepared == number)  # type: ignore[misc]
+                if self._ends:
+                    return
+                turn = self._turns.next()
+                compute = self._jobs[number](which)
+                with self._changed:
+                    self._prepared += 1
+                    self._changed.notify_all()
+                self._schedulers[which].turn = turn
+                compute()
+            except BaseException as error:
+                self.failures[number] = error
+                self._end()
+                if not isinstance(error, Exception):
+                    self._turns.stop()
+            finally:
+                self._schedulers[which].turn = None
+                if turn is not None:
+                    turn.end()
+
+    def stop(self) -> None:
+        """Prepares no more jobs, and begins no more splits."""
+        self._end()
+        self._turns.stop()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
