@@ -79,12 +79,13 @@ def fit(
     placement: Placement | Rule | Chooses | None = None,
     pack: bool = True,
     pack_growth: int | None = None,
+    n_copies: int | None = None,
     policy: str | CostModel = "ggml",
 ) -> Fit:
     """The placement of a model's weights that fits, and the bytes that each device will hold with it.
 
-    ``devices``, ``pack``, ``pack_growth``: as for :func:`.load`.  ``budgets``: bytes that the devices may hold, by name
-    or in their order; None: what is free now.  ``n_ctx``, ``n_seq``, ``cache_type``, ``micro_batch``: as for
+    ``devices``, ``pack``, ``pack_growth``, ``n_copies``: as for :func:`.load`.  ``budgets``: bytes that the devices may
+    hold, by name or in their order; None: what is free now.  ``n_ctx``, ``n_seq``, ``cache_type``, ``micro_batch``: as for
     :class:`.Session`; for an encoder, the tokens of a text and the number of texts computed together.  ``placement``:
     one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
     the last device if it has host memory, or the last layers on the next devices.
@@ -107,7 +108,7 @@ def fit(
     cache = cache_type_of(cache_type).name
     path = lookup.path_of(path, Capacity(chosen))
     given = budgets_of(chosen, budgets)
-    asked = _Asked(path, chosen, given, n_ctx, n_seq, cache, micro_batch, pack, pack_growth, costs)
+    asked = _Asked(path, chosen, given, n_ctx, n_seq, cache, micro_batch, pack, pack_growth, n_copies, costs)
     with gguf.GGUFReader(path) as reader:
         try:
             if placement is None and costs is not None and len(chosen) > 1:
@@ -132,6 +133,7 @@ class _Asked:
     micro_batch: int
     pack: bool
     pack_growth: int | None
+    n_copies: int | None
     costs: CostModel | None = None
 
     def fastest(self, reader: GGUFReader) -> Fit:
@@ -223,6 +225,7 @@ class _Asked:
                 what = "mapped" if buffer in weights.mapped else "packed" if kind.has_own_layout else "weights"
                 held[device, what] += share
         with weights.context, decided.model(weights.context, reader.metadata, devices) as model:
+            model.n_copies = self.n_copies
             n_ctx, cache, needed, times, moves = self._computed(model)
         holdings = [
             Holding(
@@ -245,21 +248,32 @@ class _Asked:
                 first, *others = session.largest()
                 counts = [0] * (len(others) - 1) + [self.micro_batch] if others else []
                 steps = [(first, 1), *zip(others, counts, strict=True)]
-                return self._steps(model, steps, session.n_ctx, session.memory.held())
+                return self._steps(model, steps, session.n_ctx, session.memory.held(), session.n_copies)
         if isinstance(model, Encoder):
             n_ctx = model.n_ctx if self.n_ctx is None else whole("n_ctx", self.n_ctx, 1, model.n_ctx)
             with model.locked():
                 steps = [(model.build(*shape).graph, 1) for shape in model.largest(self.n_seq, n_ctx)]
-                return self._steps(model, steps, n_ctx, Counter())
+                return self._steps(model, steps, n_ctx, Counter(), model.copies(model.devices_of_blocks))
         graph = model.sample()
         return self._steps(model, [] if graph is None else [(graph, 1)], 0, Counter())
 
     def _steps(
-        self, model: Model, steps: Sequence[tuple[Graph, int]], n_ctx: int, cache: Mapping[Device, int]
+        self,
+        model: Model,
+        steps: Sequence[tuple[Graph, int]],
+        n_ctx: int,
+        cache: Mapping[Device, int],
+        n_copies: int = 1,
     ) -> _Computed:
-        """What steps need; with each the number of times that it counts in the predicted time."""
+        """What steps need; with each the number of times that it counts in the predicted time.
+
+        ``n_copies``: how many are computed at the same time, each in memory of its own.
+        """
         scheduler = model.scheduler
-        needed = scheduler.needed([graph for graph, _ in steps])
+        needed = {
+            device: Needed(n_copies * each.compute, n_copies * each.workspace)
+            for device, each in scheduler.needed([graph for graph, _ in steps]).items()
+        }
         if self.costs is None or not steps or not self.costs.ready(scheduler.backends, scheduler.buffer_types):
             return _Computed(n_ctx, cache, needed)
         steps = [(graph, count) for graph, count in steps if count]

@@ -9,7 +9,7 @@ from typing import Any
 from ggplug import gguf
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
-from ggplug_models.checks.arguments import check_progress
+from ggplug_models.checks.arguments import check_progress, whole
 from ggplug_models.deciding import chosen_devices as chosen_devices
 from ggplug_models.deciding import decide as decide
 from ggplug_models.deciding import default_devices as default_devices
@@ -31,6 +31,7 @@ def load(
     split_mode: str | None = None,
     pack: bool = True,
     pack_growth: int | None = None,
+    n_copies: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Loads a model from a GGUF file.
@@ -44,13 +45,15 @@ def load(
     has a part of each weight and all compute at once; with ``"layer"``, the default, each has weights of its own.
     ``pack``: whether weights are packed for products with many columns, on devices that support it
     (:mod:`.weights.packing`); ``model.packing`` lists the result.  ``pack_growth``: extra bytes that packed weights may
-    take; by default only weights are packed that grow little.  ``progress(done, total)``: called with the bytes of
-    weights that were read.
+    take; by default only weights are packed that grow little.  ``n_copies``: how many micro-batches are computed at the
+    same time where several devices have layers (:attr:`.Model.n_copies`); by default one for each device.
+    ``progress(done, total)``: called with the bytes of weights that were read.
 
     Raises GGUFError, ModelError, ParameterError (a placement that is not valid), DeviceNotFoundError,
     OutOfMemoryError; for a name also ModelNotFoundError and DownloadError.
     """
     check_progress(progress)
+    n_copies = None if n_copies is None else whole("n_copies", n_copies, 1)
     path = path_of(path, devices)
     chosen, placement = Placement.of(placement, split_mode).combined(chosen_devices(devices))
     with gguf.GGUFReader(path) as reader:
@@ -60,7 +63,7 @@ def load(
     weights, metadata = gguf.load(path, decided.where, progress=progress)
     try:
         model = decided.model(weights, metadata, chosen)
-        model.paths, model.digest = tuple(paths), digest
+        model.paths, model.digest, model.n_copies = tuple(paths), digest, n_copies
         if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
             model.files = MappedFiles(paths)
         return model

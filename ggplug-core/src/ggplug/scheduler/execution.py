@@ -303,24 +303,16 @@ class Execution(Uncopied):
 
     # -- running -----------------------------------------------------------------------------------
 
-    def in_turn(self, bound: Bound, turn: Turn | None) -> Iterable[BoundSplit]:
-        """The splits in their order.  With a turn each comes when it may be computed, and is waited for after that."""
-        return bound.splits if turn is None else self._waited_for(bound, turn)
-
-    @staticmethod
-    def _waited_for(bound: Bound, turn: Turn) -> Iterator[BoundSplit]:
-        turn.begin([_work(split) for split in bound.splits])
-        for number, split in enumerate(bound.splits):
-            turn.enter(number)
-            yield split
-            split.planned.stream.synchronize()
-            turn.leave()
-
     def run(self, bound: Bound, ordering: Ordering, turn: Turn | None = None) -> None:
-        """Gives all splits to their streams; a few calls for each."""
-        for split in self.in_turn(bound, turn):
+        """Gives all splits to their streams; a few calls for each.
+
+        With a turn, splits are computed when it is their turn, and waited for.
+        """
+        for split in in_turn(bound, turn):
             if split.copies:
                 self.copy(split, ordering)
+            if turn is not None:
+                turn.enter(split.planned.split.number)
             self.compute(split, ordering, split.plan)
 
     def compute(self, split: BoundSplit, ordering: Ordering, plan: Plan) -> None:
@@ -402,8 +394,10 @@ class Execution(Uncopied):
         computed = list(whole.groups.by_place(order))
         if poison:
             poison_before(layout, buffers)
-        for split in self.in_turn(bound, turn):
+        for split in in_turn(bound, turn):
             self.copy(split, ordering)
+            if turn is not None:
+                turn.enter(split.planned.split.number)
             begin, end = split.planned.split.first, split.planned.split.end
             for number in range(begin, end):
                 node = graph.tensors[order[number]]
@@ -475,10 +469,27 @@ class Execution(Uncopied):
                 split.free()
 
 
+def in_turn(bound: Bound, turn: Turn | None) -> Iterable[BoundSplit]:
+    """The splits in their order.  With a turn the caller copies, enters and computes, and each is waited for."""
+    return bound.splits if turn is None else _waited_for(bound, turn)
+
+
+def _waited_for(bound: Bound, turn: Turn) -> Iterator[BoundSplit]:
+    works = [_work(split) for split in bound.splits]
+    turn.begin(works)
+    for number, split in enumerate(bound.splits):
+        if works[number].copies:
+            turn.enter(number)
+        yield split
+        split.planned.stream.synchronize()
+        turn.leave()
+
+
 def _work(split: BoundSplit) -> Work:
     """What other computations may have to wait for."""
     allocation = split.planned.allocation
     assert allocation is not None
     writes = allocation.written_buffers(split.part)
-    reads = allocation.persistent_buffers(split.part)
-    return Work(split.planned.stream.device, {*reads, *writes, *(copy.source for copy in split.copies)}, {*writes})
+    copied = {copy.source for copy in split.copies}
+    touches = {*allocation.persistent_buffers(split.part), *writes, *copied}
+    return Work(split.planned.stream.device, touches, writes, not copied.issubset(allocation.buffers))

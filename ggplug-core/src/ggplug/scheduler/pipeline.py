@@ -21,26 +21,19 @@ Job = Callable[[int], Callable[[], None]]
 
 
 class Pipeline(Uncopied):
-    """Schedulers like ``first``, and ``first`` itself: ``n_copies`` of them, for as many computations at a time.
+    """Schedulers for several computations at a time: ``first``, and others like it, which are made when they are
+    needed.
 
-    :meth:`free` frees all but ``first``.  Raises ParameterError, and what making a stream raises.
+    :meth:`free` frees all but ``first``.
     """
 
     _INSTEAD = "make another one"
 
-    def __init__(self, first: Scheduler, n_copies: int) -> None:
-        if n_copies < 1:
-            raise ParameterError(f"a pipeline has at least one scheduler, got {n_copies}", got=n_copies, wanted=1)
+    def __init__(self, first: Scheduler) -> None:
         self.schedulers = [first]
-        try:
-            while len(self.schedulers) < n_copies:
-                self.schedulers.append(first.another())
-        except BaseException:
-            self.free()
-            raise
 
-    def compute(self, jobs: Sequence[Job]) -> None:
-        """Computes jobs, each by one of the schedulers in turn: number ``i`` by that with the number ``i % n_copies``.
+    def compute(self, jobs: Sequence[Job], n_copies: int) -> None:
+        """Computes jobs, ``n_copies`` at a time: number ``i`` by the scheduler with the number ``i % n_copies``.
 
         Jobs are prepared in their order, one at a time, while earlier ones compute.  The calling thread does those of
         the first scheduler, other threads those of the others.
@@ -50,9 +43,16 @@ class Pipeline(Uncopied):
 
         All computations have the time limits and abort callbacks of the streams of ``first``.  While that has an eval
         callback, it alone computes, one job after the other.
+
+        Raises ParameterError for less than one at a time, what making a stream raises, and the errors of jobs.
         """
+        if n_copies < 1:
+            raise ParameterError(f"n_copies must be at least 1, got {n_copies}", got=n_copies, wanted=1)
         first = self.schedulers[0]
-        schedulers = self.schedulers[: 1 if first._callback is not None else max(1, len(jobs))]
+        count = 1 if first._callback is not None else min(n_copies, max(1, len(jobs)))
+        while len(self.schedulers) < count:
+            self.schedulers.append(first.another())
+        schedulers = self.schedulers[:count]
         for scheduler in schedulers[1:]:
             for stream, like in zip(scheduler.backends, first.backends, strict=True):
                 stream.set_limits_of(like)
@@ -114,7 +114,7 @@ class _Computation:
                     self._changed.wait_for(lambda number=number: self._ends or self._prepared == number)  # type: ignore[misc]
                 if self._ends:
                     return
-                turn = self._turns.next()
+                turn = self._turns.next() if len(self._schedulers) > 1 else None
                 compute = self._jobs[number](which)
                 with self._changed:
                     self._prepared += 1

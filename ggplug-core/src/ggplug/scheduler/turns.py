@@ -16,11 +16,15 @@ from ggplug.values.described import Named
 
 
 class Work(NamedTuple):
-    """A split, as far as others may have to wait for it: its device, and the buffers that it accesses and writes."""
+    """A split, as far as others may have to wait for it: its device, and the buffers that it accesses and writes.
+
+    ``copies``: whether it reads copies of what others may write.
+    """
 
     device: Named
     touches: set[Any]
     writes: set[Any]
+    copies: bool
 
     def conflicts(self, other: Work) -> bool:
         """Whether the order of the two matters."""
@@ -28,38 +32,45 @@ class Work(NamedTuple):
 
 
 class Turn:
-    """The turn of one computation.  :meth:`end` has to be called in any case."""
+    """The turn of one computation.  :meth:`end` has to be called in any case.
+
+    A device is held from :meth:`enter` on until the next split enters: so what that reads is copied from the device
+    before another computation keeps it busy.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._works: Sequence[Work] | None = None
         """The splits; None until they are known."""
-        self._next = 0
-        """The number of the next split, or of the one that is computed."""
-        self._computes = False
+        self._entered = self._done = 0
+        """How many splits were begun, and are done."""
+        self._held: Named | None = None
 
     def begin(self, works: Sequence[Work]) -> None:
         """Tells the others what will be computed."""
         with self._turns.changed:
-            self._works, self._next = works, 0
+            self._works = works
             self._turns.changed.notify_all()
 
     def enter(self, number: int) -> None:
-        """Waits until a split may be computed.  Raises ComputeAborted if the computations were stopped."""
+        """Waits until a split may be computed, unless it was entered.  Raises ComputeAborted if the computations were
+        stopped."""
+        if number < self._entered:
+            return
         with self._turns.changed:
             assert self._works is not None
-            self._next = number
             work = self._works[number]
+            self._held = None
+            self._turns.changed.notify_all()
             self._turns.changed.wait_for(lambda: self._turns.stopped or self._may_compute(work))
             if self._turns.stopped:
                 raise ComputeAborted("the computation was stopped, because the call that it belongs to was interrupted")
-            self._computes = True
+            self._held, self._entered = work.device, number + 1
 
     def leave(self) -> None:
         """The split that was entered is computed."""
         with self._turns.changed:
-            self._computes = False
-            self._next += 1
+            self._done += 1
             self._turns.changed.notify_all()
 
     def end(self) -> None:
@@ -71,15 +82,12 @@ class Turn:
 
     def _may_compute(self, work: Work) -> bool:
         order = self._turns.order
-        if any(other._computes and other._left[0].device is work.device for other in order):
+        if any(other._held is work.device for other in order):
             return False
         earlier = order[: order.index(self)]
-        return not any(other._works is None or any(map(work.conflicts, other._left)) for other in earlier)
-
-    @property
-    def _left(self) -> Sequence[Work]:
-        """The splits that are not computed yet."""
-        return () if self._works is None else self._works[self._next :]
+        return not any(
+            other._works is None or any(map(work.conflicts, other._works[other._done :])) for other in earlier
+        )
 
 
 class Turns:

@@ -21,6 +21,7 @@ from ggplug_models.commands.options import (
     growth_option,
     model_argument,
     pack_option,
+    pipeline_option,
     placed,
     policy_option,
     pool,
@@ -35,6 +36,7 @@ from ggplug_models.commands.options import (
 @policy_option
 @pack_option
 @growth_option
+@pipeline_option
 @batch_option
 @pooling_option
 @click.option("--prompt", metavar="NAME", help="Put the prompt of this name of the model's file before each text.")
@@ -52,6 +54,7 @@ def embed(
     policy: str,
     pack: bool,
     pack_growth: int | None,
+    n_copies: int | None,
     batch: int,
     pooling: str | None,
     prompt: str | None,
@@ -69,10 +72,11 @@ def embed(
     from ggplug_models.networks.texts import TextModel
 
     names, placement = placed(devices, place_rules)
-    used, placement = fitted(model, names, placement, policy, pack=pack, pack_growth=pack_growth)
+    loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth, "n_copies": n_copies}
+    used, placement = fitted(model, names, placement, policy, **loading)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
-    with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
+    with load(model, used, placement=placement, **loading) as encoder:
         if not isinstance(encoder, TextModel):
             raise encoder.cannot(model, "has no embeddings")
         pool(encoder, pooling)

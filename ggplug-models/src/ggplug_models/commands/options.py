@@ -60,6 +60,14 @@ policy_option = click.option(
     help="How the layers are placed on several devices, where no other option does that: 'cost' means where they are "
     "predicted to take the least time. ggplug then measures each device once, for at most two seconds.",
 )
+pipeline_option = click.option(
+    "--pipeline",
+    "n_copies",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Where the layers are on several devices: how many parts of a prompt, or of several texts, are computed at "
+    "the same time, so that all devices have work. 1: one after the other. Default: one for each device.",
+)
 batch_option = click.option(
     "--batch",
     default=32,

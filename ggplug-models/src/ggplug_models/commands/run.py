@@ -32,6 +32,7 @@ from ggplug_models.commands.options import (
     lora_option,
     model_argument,
     pack_option,
+    pipeline_option,
     placed,
     policy_option,
 )
@@ -144,6 +145,7 @@ MASKED_TOKENS = 128
 @policy_option
 @pack_option
 @growth_option
+@pipeline_option
 @lora_option
 @control_option
 @draft_option
@@ -164,6 +166,7 @@ def run(
     policy: str,
     pack: bool,
     pack_growth: int | None,
+    n_copies: int | None,
     adapters: tuple[tuple[Path, float], ...],
     vectors: tuple[tuple[Path, float], ...],
     draft: str | ModelFile | None,
@@ -195,7 +198,7 @@ def run(
     names, placement = placed(devices, place_rules)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
-        loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
+        loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth, "n_copies": n_copies}
         used, placement = fitted(model, names, placement, policy, n_ctx=context, cache_type=cache_type, **loading)
         loaded = stack.enter_context(load(model, used, placement=placement, **loading))
         if not isinstance(loaded, (Decoder, Denoiser)):

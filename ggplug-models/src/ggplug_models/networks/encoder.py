@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,9 @@ Floats = npt.NDArray[np.float32]
 
 SCORES = 32 * 512**2
 """The most scores of a head that a batch of several texts computes: those of 32 texts of 512 tokens."""
+
+AT_ONCE = 4
+"""How many batches each scheduler of a pipeline computes before progress is reported and other threads may compute."""
 
 
 class Texts:
@@ -214,13 +218,14 @@ class Encoder(TextModel):
         """Hook for models that predict tokens; returns logits [n_vocab, ...], from vectors [n_embd, ...]."""
         return None
 
-    def build(self, n_seq: int, n_tok: int, collect: tuple[str, ...] = ()) -> Texts:
+    def build(self, n_seq: int, n_tok: int, collect: tuple[str, ...] = (), copy: int = 0) -> Texts:
         """The graph for ``n_seq`` texts padded to ``n_tok`` tokens, which is kept for the next batch of that size.
 
-        The caller must have locked the model (:meth:`locked`).
+        ``copy``: the number of the scheduler in :attr:`pipeline` that computes it.  The caller must have locked the
+        model (:meth:`locked`).
         """
         changes = in_effect(None, self.patches)
-        key = (n_seq, n_tok, collect, tuple(changes.items()))
+        key = (copy, n_seq, n_tok, collect, tuple(changes.items()))
         batch = self._batches.get(key)
         if batch is None:
             batch = self._batches[key] = self._build(n_seq, n_tok, tuple(changes), collect)
@@ -263,10 +268,14 @@ class Encoder(TextModel):
         with self.call():
             checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
-            for chosen in batches([self.padded(len(tokens)) for tokens in checked], batch):
+            n_copies = self.copies(self.devices_of_blocks)
+            unread = deque(batches([self.padded(len(tokens)) for tokens in checked], batch))
+            while unread:
+                several = [unread.popleft() for _ in range(min(len(unread), AT_ONCE * n_copies if n_copies > 1 else 1))]
                 with self.locked():
-                    out[chosen] = self._compute([checked[i] for i in chosen]).pooled.numpy()
-                if progress is not None:
+                    jobs = [partial(self._pooled, [checked[i] for i in chosen], chosen, out) for chosen in several]
+                    self.pipeline.compute(jobs, n_copies)
+                for chosen in several if progress is not None else ():
                     progress(len(chosen))
         return normalized(out) if normalize else out
 
@@ -283,6 +292,18 @@ class Encoder(TextModel):
         with self.locked():
             states: Floats = self._compute([checked]).hidden.numpy()[0, : len(ids)]
         return states
+
+    def _pooled(
+        self, texts: Sequence[npt.NDArray[np.int64]], places: list[int], out: Floats, copy: int
+    ) -> Callable[[], None]:
+        """A job of :attr:`pipeline`: sets the rows ``places`` of ``out`` to the vectors of texts."""
+        batch = self._filled(texts, copy=copy)
+
+        def compute() -> None:
+            self.pipeline.schedulers[copy].compute(batch.graph)
+            out[places] = batch.pooled.numpy()
+
+        return compute
 
     def _compute(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:
         batch = self._filled(texts)
@@ -319,10 +340,10 @@ class Encoder(TextModel):
         several = min(padded, int((SCORES / n_seq) ** 0.5) // self.ROUND * self.ROUND)
         return {(together(padded, n_seq), padded)} | ({(n_seq, several)} if several else set())
 
-    def _filled(self, texts: Sequence[npt.NDArray[np.int64]], collect: tuple[str, ...] = ()) -> Texts:
+    def _filled(self, texts: Sequence[npt.NDArray[np.int64]], collect: tuple[str, ...] = (), copy: int = 0) -> Texts:
         longest = max(len(tokens) for tokens in texts)
-        batch = self.build(len(texts), self.padded(longest), collect)
-        self.scheduler.allocate(batch.graph)
+        batch = self.build(len(texts), self.padded(longest), collect, copy)
+        self.pipeline.schedulers[copy].allocate(batch.graph)
         batch.fill(texts, self.classifier_pooling if self.pooling is Pooling.RANK else self.pooling)
         return batch
 

@@ -49,8 +49,8 @@ class Head:
         self.architecture, self.metadata = model.architecture, model.metadata
         self.paths = model.paths
         self.n_ctx, self.n_vocab, self.most_positions = model.n_ctx, model.n_vocab, model.most_positions
-        self.scheduler = model.scheduler
-        self.is_long, self.locked, self.call, self.pipeline = model.is_long, model.locked, model.call, model.pipeline
+        self.scheduler, self.pipeline = model.scheduler, model.pipeline
+        self.is_long, self.locked, self.call = model.is_long, model.locked, model.call
         self.cache_on, self.device_of = model.cache_on, model.device_of
 
     @property

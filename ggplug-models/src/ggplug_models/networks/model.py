@@ -77,7 +77,8 @@ class Model(Uncopied):
         self.n_copies: int | None = None
         """How many steps are computed at the same time where several devices have layers.  None: one for each device;
         1: one after the other."""
-        self._pipeline: Pipeline | None = None
+        self.pipeline = Pipeline(self.scheduler)
+        """Computes several steps at the same time."""
 
     @cached_property
     def digest(self) -> str:
@@ -120,17 +121,6 @@ class Model(Uncopied):
         several = len(set(devices))
         return (self.n_copies or several) if several > 1 else 1
 
-    def pipeline(self, n_copies: int) -> Pipeline:
-        """What computes that many steps at the same time; it is kept.  The caller has locked the model.
-
-        Raises what devices raise when a stream is made.
-        """
-        if self._pipeline is None or len(self._pipeline.schedulers) != n_copies:
-            if self._pipeline is not None:
-                self._pipeline.free()
-            self._pipeline = Pipeline(self.scheduler, n_copies)
-        return self._pipeline
-
     def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block that locks the model, from setting inputs to reading results; other threads wait.
 
@@ -160,8 +150,7 @@ class Model(Uncopied):
         with locked(self, self._calls):
             if self.freed:
                 return
-            if self._pipeline is not None:
-                self._pipeline.free()
+            self.pipeline.free()
             self.scheduler.free()
             self.weights.free()
             self.files.close()

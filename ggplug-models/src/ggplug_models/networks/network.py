@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -233,6 +234,11 @@ class Network(Model):
     def cache_on(self, number: int) -> Device | None:
         """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
         return None if self.placement is None else self.placement.cache(number)
+
+    @cached_property
+    def devices_of_blocks(self) -> tuple[Device, ...]:
+        """:meth:`device_of` each block that texts are computed with."""
+        return tuple(self.device_of(number) for number in range(self.n_layer))
 
     def device_of(self, number: int) -> Device:
         """The device of a block's cache or state: the one that a rule chose, or that of the block's weights.

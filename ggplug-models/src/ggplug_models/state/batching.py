@@ -15,6 +15,14 @@ FEW = 8
 """Sequences that get at most this many tokens are computed together."""
 
 
+PART = 64
+"""Minimum number of tokens of a step that is one of the parts of a larger one.
+
+Steps of so many tokens give the same results as one of all, and are not much slower: generated tokens, one of each
+sequence, are fewer, and two steps of them would read all weights twice.
+"""
+
+
 def steps_of(counts: Mapping[int, int], few: int, most: int, *, padded: bool) -> list[tuple[list[int], int]]:
     """The steps of a batch: for each, the sequences, and the maximum number of tokens of a sequence.
 
@@ -37,20 +45,17 @@ def steps_of(counts: Mapping[int, int], few: int, most: int, *, padded: bool) ->
 
 
 def divided(
-    steps: Sequence[tuple[list[int], int]], counts: Mapping[int, int], n_copies: int
+    steps: Sequence[tuple[list[int], int]], counts: Mapping[int, int], parts: int
 ) -> list[tuple[list[int], int]]:
-    """The steps of :func:`steps_of`, those of several sequences divided into up to ``n_copies``, which are computed at
-    the same time.
-
-    Only steps of one token of each sequence are divided: devices compute it alike, whatever other tokens a step has.
-    """
+    """The steps of :func:`steps_of`, those of several sequences divided into up to ``parts`` of at least :data:`PART`
+    tokens each, to be computed at the same time."""
     found = []
     for sequences, n in steps:
-        parts = min(n_copies, len(sequences)) if n == 1 else 1
-        size = -(-len(sequences) // parts)
-        for start in range(0, len(sequences), size):
-            chosen = sequences[start : start + size]
-            found.append((chosen, max(min(n, counts[seq]) for seq in chosen)))
+        size = max(-(-len(sequences) // parts), -(-PART // n))
+        chosen = [sequences[start : start + size] for start in range(0, len(sequences), size)]
+        if len(chosen) > 1 and len(chosen[-1]) * n < PART:
+            chosen[-2:] = [[*chosen[-2], *chosen[-1]]]
+        found += [(each, max(min(n, counts[seq]) for seq in each)) for each in chosen]
     return found
 
 

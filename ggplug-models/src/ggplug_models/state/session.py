@@ -23,6 +23,7 @@ from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import GraphChange
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.state.adapting import (
     Adapting,
@@ -171,8 +172,9 @@ class LanguageModel(ModelIdentity, Protocol):
     def copies(self, devices: Collection[Device]) -> int:
         """How many steps are computed at the same time, if the caches of the blocks are on these devices."""
 
-    def pipeline(self, n_copies: int) -> Pipeline:
-        """What computes that many steps at the same time."""
+    @property
+    def pipeline(self) -> Pipeline:
+        """What computes several steps at the same time."""
 
     def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block in which this thread alone computes with the model, and the sessions are not freed."""
@@ -275,6 +277,7 @@ class Session(Uncopied):
         self.micro_batch = min(whole("micro_batch", micro_batch, 1), self.n_ctx)
         self.freed = False
         self._entered_by = 0
+        self._has_experts = Hyperparameters(model.metadata).integer("expert_count", 0, at_least=0) > 0
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._sources: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._source_steps: OrderedDict[tuple[int, tuple[GraphChange, ...]], SourceStep | None] = OrderedDict()
@@ -299,6 +302,11 @@ class Session(Uncopied):
             self.memory = Memory(
                 model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned, split=model.split
             )
+
+    @property
+    def n_copies(self) -> int:
+        """How many steps of a call are computed at the same time; see :attr:`.Model.n_copies`."""
+        return self.model.copies(self._devices)
 
     # -- sequences ---------------------------------------------------------------------------------
 
@@ -630,8 +638,9 @@ class Session(Uncopied):
 
         Sequences with at most ``few`` tokens, similar numbers of tokens, and the same :meth:`adapters` are computed
         together (of models with a recurrent state: adjacent sequences with equal numbers); others one after the other,
-        in micro-batches, all with the scales of adapters of the beginning.  If it fails or is interrupted, each
-        sequence has the tokens that were computed so far.
+        in micro-batches, all with the scales of adapters of the beginning.  Where several devices have layers,
+        :attr:`n_copies` of these steps are under way at the same time, without ``vectors`` and ``reader``; the results
+        are the same.  If it fails or is interrupted, each sequence has the tokens that were computed so far.
 
         Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
         sequence would become longer than ``n_ctx``; FreedError.
@@ -652,7 +661,7 @@ class Session(Uncopied):
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
         given = {} if vectors is None else rows_of(vectors, left)
-        n_copies = self.model.copies(self._devices) if vectors is None and reader is None else 1
+        n_copies = self.n_copies if vectors is None and reader is None else 1
         most = self._most(outputs, hidden=hidden)
         pieces = _pieces(left, given, self._steps_of(left, few, most, n_copies), outputs)
         if n_copies == 1 or len(pieces) == 1:
@@ -688,8 +697,10 @@ class Session(Uncopied):
         """The steps of a batch, each of sequences with the same adapters, which are in effect now; see
         :func:`.steps_of`.
 
-        ``n_copies``: how many are computed at the same time; see :func:`.divided`.
+        ``n_copies``: how many are computed at the same time.  So that there are some, those of several sequences are
+        divided, but not of a mixture of experts, whose results depend on the number of tokens.
         """
+        parts = 1 if n_copies == 1 or self._has_experts else 2 * n_copies
         alike: dict[tuple[tuple[GraphChange, float | None], ...], dict[int, int]] = {}
         for seq, tokens in batch.items():
             alike.setdefault(tuple(self._in_effect(seq).items()), {})[seq] = len(tokens)
@@ -697,7 +708,7 @@ class Session(Uncopied):
         return [
             (*step, dict(changes))
             for changes, counts in alike.items()
-            for step in divided(steps_of(counts, few, most, padded=padded), counts, n_copies)
+            for step in divided(steps_of(counts, few, most, padded=padded), counts, parts)
         ]
 
     def _checked(self, seq: int, tokens: Sequence[int], after: int, source: Sequence[int] | None = None) -> list[int]:
@@ -787,7 +798,7 @@ class Session(Uncopied):
                     self._tokens[seq].extend(added)
 
                 def compute() -> None:
-                    results = step.compute_with(pipeline.schedulers[copy], values)
+                    results = step.compute_with(self.model.pipeline.schedulers[copy], values)
                     computed[number] = _by_sequence(step, results, piece.tokens)
                     done[number] = True
 
@@ -796,9 +807,8 @@ class Session(Uncopied):
             return prepare
 
         with self.locked():
-            pipeline = self.model.pipeline(n_copies)
             try:
-                pipeline.compute([job(number) for number in range(len(pieces))])
+                self.model.pipeline.compute([job(number) for number in range(len(pieces))], n_copies)
             except BaseException:
                 for seq, length in lengths.items():
                     own = [number for number, piece in enumerate(pieces) if seq in piece.tokens]

@@ -22,6 +22,7 @@ from ggplug_models.commands.options import (
     growth_option,
     lora_option,
     pack_option,
+    pipeline_option,
     placed,
     policy_option,
     pooling_option,
@@ -107,6 +108,7 @@ OPTIONS: tuple[Callable[..., Any], ...] = (
     policy_option,
     pack_option,
     growth_option,
+    pipeline_option,
 )
 """The options, in the order in which ``--help`` lists them."""
 
@@ -145,7 +147,7 @@ def offer_of(
         adapters=adapters,
         vectors=found.pop("vectors"),
         policy=found.pop("policy"),
-        loading={"pack": found.pop("pack"), "pack_growth": found.pop("pack_growth")},
+        loading={each: found.pop(each) for each in ("pack", "pack_growth", "n_copies")},
         pooling=pooling,
         cache_type=found.pop("cache_type"),
         context=context,
