@@ -85,9 +85,9 @@ def fit(
     """The placement of a model's weights that fits, and the bytes that each device will hold with it.
 
     ``devices``, ``pack``, ``pack_growth``, ``n_copies``: as for :func:`.load`.  ``budgets``: bytes that the devices may
-    hold, by name or in their order; None: what is free now.  ``n_ctx``, ``n_seq``, ``cache_type``, ``micro_batch``: as for
-    :class:`.Session`; for an encoder, the tokens of a text and the number of texts computed together.  ``placement``:
-    one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
+    hold, by name or in their order; None: what is free now.  ``n_ctx``, ``n_seq``, ``cache_type``, ``micro_batch``: as
+    for :class:`.Session`; for an encoder, the tokens of a text and the number of texts computed together.
+    ``placement``: one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
     the last device if it has host memory, or the last layers on the next devices.
 
     ``policy="cost"``: of the placements by layers, and that with experts on the last device, the one that is predicted

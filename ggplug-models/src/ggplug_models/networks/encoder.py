@@ -275,8 +275,9 @@ class Encoder(TextModel):
                 with self.locked():
                     jobs = [partial(self._pooled, [checked[i] for i in chosen], chosen, out) for chosen in several]
                     self.pipeline.compute(jobs, n_copies)
-                for chosen in several if progress is not None else ():
-                    progress(len(chosen))
+                if progress is not None:
+                    for chosen in several:
+                        progress(len(chosen))
         return normalized(out) if normalize else out
 
     def _checked(self, tokens: Any, what: str) -> npt.NDArray[np.int64]:

@@ -32,6 +32,7 @@ from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.request import Event, Floats, Request
 from ggplug_models.serve.slot_drafts import SlotDrafts
 from ggplug_models.state.adapting import Lora
+from ggplug_models.state.batching import FEW
 from ggplug_models.state.session import Reader
 from ggplug_models.state.steps import Outputs
 
@@ -197,7 +198,8 @@ class Batcher:
     In each round, every text gets one more token, and prompts get about ``piece`` tokens together, so that a long
     prompt does not delay the other requests.  A request gets the free sequence that shares the longest prefix with its
     prompt.  ``waiting``: maximum number of requests that wait for a sequence.  ``least``: minimum number of tokens of a
-    chunk of a prompt; None: prompts are cut at micro-batches only.  ``drafts``: guess tokens, for speculative decoding.
+    chunk of a prompt; None: prompts are cut at micro-batches only.  ``at_once``: how many chunks ``sequences`` compute at
+    the same time; those of several prompts are then computed by one call, and end together if that fails.  ``drafts``: guess tokens, for speculative decoding.
     ``counts``: where work is counted.
 
     ``again``: makes sequences and drafts like these after a device was lost; None: cannot.  They are made when they are
@@ -214,6 +216,7 @@ class Batcher:
         waiting: int = 64,
         piece: int = 128,
         least: int | None = LEAST,
+        at_once: int = 1,
         drafts: SlotDrafts | None = None,
         counts: Counts | None = None,
         again: Callable[[], tuple[Sequences, SlotDrafts | None]] | None = None,
@@ -225,6 +228,7 @@ class Batcher:
         self._most_waiting = waiting
         self._piece = piece
         self._drafts = drafts
+        self._at_once = at_once
         self._least = sequences.micro_batch if least is None else least
         self._slots: dict[int, _Slot] = {}
         self._reusable = [0] * sequences.n_seq
@@ -507,7 +511,8 @@ class Batcher:
         generating = {number: slot.history[-1:] for number, slot in self._slots.items() if slot.generates}
         if generating:
             yield generating
-        left = self._piece
+        left = self._piece * self._at_once
+        together: dict[int, list[int]] = {}
         for number, slot in list(self._slots.items()):
             if slot.generates or slot.request.cancelled:
                 continue
@@ -515,7 +520,12 @@ class Batcher:
             if left < min(self._piece, len(tokens)):
                 break
             left -= len(tokens)
-            yield {number: tokens}
+            if self._at_once > 1 and len(tokens) > FEW and slot.request.scored is None:
+                together[number] = tokens  # of more tokens each is a step of its own
+            else:
+                yield {number: tokens}
+        if together:
+            yield together
 
     def _next_chunk(self, slot: _Slot) -> list[int]:
         """The next chunk of a prompt: the rest of a micro-batch is cut into equal chunks of about ``piece`` tokens."""

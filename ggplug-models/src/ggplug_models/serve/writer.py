@@ -135,6 +135,7 @@ class Writer:
             waiting=waiting,
             piece=piece,
             least=None if has_experts else LEAST,
+            at_once=self.session.n_copies,
             drafts=self._slot_drafts(drafts),
             counts=counts,
             again=None if again is None else self._again,
