@@ -87,8 +87,8 @@ def fit(
     ``devices``, ``pack``, ``pack_growth``, ``n_copies``: as for :func:`.load`.  ``budgets``: bytes that the devices may
     hold, by name or in their order; None: what is free now.  ``n_ctx``, ``n_seq``, ``cache_type``, ``micro_batch``: as
     for :class:`.Session`; for an encoder, the tokens of a text and the number of texts computed together.
-    ``placement``: one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
-    the last device if it has host memory, or the last layers on the next devices.
+    ``placement``: one to check; by default all weights on the first device, or, where they do not fit, experts of the
+    last layers on the last device if it has host memory, or the last layers on the next devices.
 
     ``policy="cost"``: of the placements by layers, and that with experts on the last device, the one that is predicted
     to take the least time: for a prompt of a micro-batch and as many generated tokens, or for the texts of an encoder.

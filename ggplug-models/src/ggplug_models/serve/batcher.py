@@ -198,9 +198,9 @@ class Batcher:
     In each round, every text gets one more token, and prompts get about ``piece`` tokens together, so that a long
     prompt does not delay the other requests.  A request gets the free sequence that shares the longest prefix with its
     prompt.  ``waiting``: maximum number of requests that wait for a sequence.  ``least``: minimum number of tokens of a
-    chunk of a prompt; None: prompts are cut at micro-batches only.  ``at_once``: how many chunks ``sequences`` compute at
-    the same time; those of several prompts are then computed by one call, and end together if that fails.  ``drafts``: guess tokens, for speculative decoding.
-    ``counts``: where work is counted.
+    chunk of a prompt; None: prompts are cut at micro-batches only.  ``at_once``: how many chunks ``sequences`` compute
+    at the same time; those of several prompts are then computed by one call, and end together if that fails.
+    ``drafts``: guess tokens, for speculative decoding.  ``counts``: where work is counted.
 
     ``again``: makes sequences and drafts like these after a device was lost; None: cannot.  They are made when they are
     needed next.  ``replays``: whether the texts of that moment go on then; otherwise they end with the error.  A text
