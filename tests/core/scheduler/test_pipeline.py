@@ -93,7 +93,7 @@ def test_the_first_half_of_a_computation_meets_the_second_half_of_the_one_before
     def first(number: int) -> Function:
         def half(x: np.ndarray) -> np.ndarray:
             if number:
-                meeting.wait(60)
+                meeting.wait(20)
             return x + 1
 
         return half
@@ -101,7 +101,7 @@ def test_the_first_half_of_a_computation_meets_the_second_half_of_the_one_before
     def second(number: int) -> Function:
         def half(x: np.ndarray) -> np.ndarray:
             if number < 5:
-                meeting.wait(60)
+                meeting.wait(20)
             return 2 * x
 
         return half

@@ -134,8 +134,8 @@ def checked_path(path: str | Path) -> Path:
 def recording(*, groups: bool = True) -> Iterator[Recording]:
     """A ``with`` block in which all computations of this process are recorded.
 
-    While it is in effect, splits are computed one after the other, and with ``groups`` devices take the time of each
-    group, for which they wait: the whole takes longer then.
+    While it is in effect, the splits of a graph are computed one after the other, and with ``groups`` devices take the
+    time of each group, for which they wait: the whole takes longer then.
     """
     found = Recording(groups=groups)
     found.start()
