@@ -185,6 +185,24 @@ def test_a_block_that_is_too_short_is_read_again_as_a_whole() -> None:
     assert sequences.steps == [{0: 64}, {0: 5}, {0: 5}, {0: 64}, {0: 10}]
 
 
+def test_chunks_of_several_prompts_are_given_in_one_call_to_sequences_that_compute_them_at_the_same_time() -> None:
+    sequences = Held(n_seq=4, n_ctx=200)
+    sequences.go.clear()
+    prompts = [[1], [*range(1, 31)], [*range(2, 32)], [3, 4, 5]]
+    with Batcher(sequences, piece=30, at_once=2) as batcher:
+        requests = [Request(prompt, sampler(n), 2) for n, prompt in enumerate(prompts)]
+        for request in requests:
+            batcher.submit(request)
+            if request is requests[0]:
+                assert sequences.begun.acquire(timeout=30)  # the others come into one round
+        sequences.go.set()
+        for n, request in enumerate(requests):
+            assert list(request.tokens()) == alone(prompts[n], sampler(n), 2)
+    together, short = next(step for step in sequences.steps if len(step) == 2 and 30 in step.values()), {3: 3}
+    assert together == {1: 30, 2: 30}
+    assert short in sequences.steps  # it would share a step with others
+
+
 def test_a_client_that_leaves_frees_its_place_at_once() -> None:
     sequences = Held(n_seq=1)
     with Batcher(sequences) as batcher:

@@ -97,10 +97,10 @@ def used(device: Device) -> int:
 
 
 def check(path: Path, devices: Sequence[Device], placement: Rule | Placement | None, n_seq: int = 1) -> None:
-    """Predicts, loads, computes, and compares the bytes of each device."""
-    fit = ggplug_models.fit(path, devices, n_ctx=N_CTX, n_seq=n_seq, placement=placement)
+    """Predicts, loads, computes one step at a time, and compares the bytes of each device."""
+    fit = ggplug_models.fit(path, devices, n_ctx=N_CTX, n_seq=n_seq, placement=placement, n_copies=1)
     before = [used(device) for device in devices if device.name != "CPU"]
-    with ggplug_models.load(path, devices, placement=fit.placement) as model:
+    with ggplug_models.load(path, devices, placement=fit.placement, n_copies=1) as model:
         assert before != [used(device) for device in devices if device.name != "CPU"] or devices[0].name == "CPU"
         for cache in compute(model, n_seq):
             others = iter(before)
@@ -290,7 +290,8 @@ def test_experts_of_the_last_layers_go_to_the_host_first() -> None:
     assert str(fit.placement) == "--experts-on CPU=1"
     assert fit.holdings[0].cache == whole.cache
     least = ggplug_models.fit(MIXTRAL, fake_and_cpu(), n_ctx=N_CTX, placement=ExpertsOn("CPU")).holdings[0].total
-    assert str(ggplug_models.fit(MIXTRAL, fake_and_cpu(), [least - 1000, None], n_ctx=N_CTX).placement) == "--split 1,1"
+    layers = ggplug_models.fit(MIXTRAL, fake_and_cpu(), [least - 1000, None], n_ctx=N_CTX, n_copies=1)
+    assert str(layers.placement) == "--split 1,1"
 
 
 def test_a_placement_that_was_asked_for_is_checked_and_another_one_proposed() -> None:
@@ -389,7 +390,7 @@ def test_where_no_device_is_named_what_fits_is_used(command: str, monkeypatch: p
     before = loading.load
     monkeypatch.setattr(loading, "load", lambda *a, **how: placements.append(how["placement"]) or before(*a, **how))
     rest = ["--raw", "-p", "hi", "-n", "2"] if command == "run" else []
-    done = CliRunner().invoke(app, [command, str(QWEN), *rest], input="hello\n")
+    done = CliRunner().invoke(app, [command, str(QWEN), "--pipeline", "1", *rest], input="hello\n")
     assert done.exit_code == 0, done.output
     assert str(placements[0]) == "--split 2,1"
     named = CliRunner().invoke(app, [command, str(QWEN), *rest, "--device", "CPU"], input="hello\n")

@@ -103,6 +103,17 @@ def test_a_model_on_one_device_computes_one_step_after_the_other(model: Any) -> 
         assert session.n_copies == 1
 
 
+@pytest.mark.parametrize("n_copies", [2, 3])
+def test_each_step_that_is_under_way_has_memory_of_its_own_which_fit_counts(n_copies: int) -> None:
+    fake, cpu = FakeDevice(inner=gg.device("CPU")), gg.device("CPU")
+    how: dict[str, Any] = {"placement": LayerSplit(), "n_copies": n_copies}
+    fit = ggplug_models.fit(model_file("qwen3"), [fake, cpu], n_ctx=64, n_seq=3, **how)
+    with ggplug_models.load(model_file("qwen3"), [fake, cpu], **how) as model, model.session(64, 3) as session:
+        session.decode(dict.fromkeys(range(3), TEXT[:60]))
+        assert 0.95 * fit.holdings[0].total <= fake.used <= fit.holdings[0].total
+    assert fake.used == 0
+
+
 def test_n_copies_is_a_positive_number() -> None:
     with pytest.raises(ParameterError, match="n_copies"):
         split("qwen3", n_copies=0)

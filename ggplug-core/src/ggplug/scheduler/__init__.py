@@ -6,9 +6,11 @@
 :mod:`.split`      sequences of nodes on one stream, and the tensors that are copied to it for them
 :mod:`.schedule`   all decisions that depend on a graph's structure only; equal graphs share it
 :mod:`.ordering`   keeps the order of accesses by asynchronous streams
+:mod:`.turns`      the order of computations that are under way at the same time
 :mod:`.execution`  a schedule bound to tensors and memory, and how it is run
 :mod:`.explain`    the decisions as text and tables
 :mod:`.scheduler`  :class:`Scheduler`
+:mod:`.pipeline`   :class:`Pipeline`, several computations at the same time
 :mod:`.fit`        which placement the memory of devices allows, and what each device will hold
 :mod:`.feed`       :class:`Feed`, a graph that is computed again and again with other inputs
 =================  ===============================================================================================

@@ -18,6 +18,7 @@ from ggplug_models.commands.options import (
     growth_option,
     model_argument,
     pack_option,
+    pipeline_option,
     placed,
     policy_option,
 )
@@ -75,6 +76,7 @@ def _budgets(context: click.Context, parameter: click.Parameter, texts: Iterable
 @policy_option
 @pack_option
 @growth_option
+@pipeline_option
 @click.option(
     "--picture",
     "drawing",
@@ -94,6 +96,7 @@ def fit(
     policy: str,
     pack: bool,
     pack_growth: int | None,
+    n_copies: int | None,
     drawing: Path | None,
     as_json: bool,
 ) -> None:
@@ -118,6 +121,7 @@ def fit(
         placement=placement if place_rules else None,
         pack=pack,
         pack_growth=pack_growth,
+        n_copies=n_copies,
         policy=policy,
     )
     if drawing is not None:
