@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class ClusterInstrument:
         yield from messages(first)
         yield from copies(first, second)
         yield from texts(first, second, options)
+        yield from prompts(first, second, options)
 
 
 def two_nodes(device: Device, other: Device | None) -> tuple[RayDevice, RayDevice]:
@@ -124,6 +126,15 @@ def copies(first: RayDevice, second: RayDevice) -> Iterator[Row]:
         ray.kill(each)
     row = judged("copy of 64 MiB", "relative_to_ray", speed_relative(times, "copy", "ray"), least=0.7)
     yield {**row, "milliseconds": 1e3 * min(times["copy"])}
+
+
+def prompts(first: RayDevice, second: RayDevice, options: Options) -> Iterable[Row]:
+    """Prompts of a model whose layers are on two nodes: several under way at the same time, or one after the other."""
+    try:
+        from ggplug_models.benchmarks.pipeline import PIPELINE
+    except ModuleNotFoundError:
+        return ()
+    return PIPELINE.run(first, replace(options, compare_with=second))
 
 
 def texts(first: RayDevice, second: RayDevice, options: Options) -> Iterable[Row]:

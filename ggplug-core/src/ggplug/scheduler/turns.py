@@ -1,8 +1,9 @@
 """The order of splits of several computations that are under way at the same time, each by a scheduler of its own.
 
 The computations have an order.  A split waits until no earlier computation has a split left that accesses persistent
-memory which one of the two writes, such as a KV cache; and until its device is free, so that each device computes one
-split at a time.  So the results are those of one computation after the other.
+memory which one of the two writes, such as a KV cache; and until its device is free, and no earlier computation's next
+split is for it.  So each device computes one split at a time, and the results are those of one computation after the
+other.
 """
 
 from __future__ import annotations
@@ -84,10 +85,14 @@ class Turn:
         order = self._turns.order
         if any(other._held is work.device for other in order):
             return False
-        earlier = order[: order.index(self)]
-        return not any(
-            other._works is None or any(map(work.conflicts, other._works[other._done :])) for other in earlier
-        )
+        return not any(other._goes_before(work) for other in order[: order.index(self)])
+
+    def _goes_before(self, work: Work) -> bool:
+        """Whether a split of a later computation has to wait for this one."""
+        if self._works is None:
+            return True
+        left = self._works[self._done :]
+        return any(map(work.conflicts, left)) or any(each.device is work.device for each in left[:1])
 
 
 class Turns:
