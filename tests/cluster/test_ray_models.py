@@ -7,13 +7,16 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
+import ggplug_models
+from ggplug import trace
 from ggplug.backend import Device
-from ggplug_models import LayerSplit
+from ggplug_models import LayerSplit, Session
 from ggplug_models.goldens import replay
 
 pytestmark = pytest.mark.long
@@ -49,3 +52,18 @@ def test_the_command_line_splits_a_model_over_nodes(cluster: Any) -> None:
     split = text("--device", "Ray/a/CPU", "--device", "Ray/b/CPU", "--split", "1,1")
     assert split.strip()
     assert split == text("--device", "CPU")
+
+
+def test_prompts_on_two_nodes_at_the_same_time_give_what_one_after_the_other_does(devices: dict[str, Device]) -> None:
+    names = "Ray/a/CPU", "Ray/b/CPU"
+    split = ggplug_models.load(ORACLES / "llama3.gguf", [devices[name] for name in names], placement=LayerSplit())
+    prompts = {seq: [2 + (seq + n) % 60 for n in range(40)] for seq in range(4)}
+    with split as model, Session(model, 64, 4, micro_batch=16) as session:
+        with trace.recording(groups=False) as recording:
+            found = session.decode(prompts)
+        model.n_copies = 1
+        session.clear()
+        wanted = session.decode(prompts)
+    assert {span.track for span in recording.spans} >= {*names, "host: ggplug-pipeline-1"}
+    for seq, logits in wanted.items():
+        np.testing.assert_array_equal(found[seq], logits)
