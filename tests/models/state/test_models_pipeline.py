@@ -50,18 +50,15 @@ def same(found: Results, wanted: Results) -> None:
             np.testing.assert_array_equal(one[seq], values)
 
 
-@pytest.mark.parametrize(
-    ("name", "execution"), [("qwen3", "now"), ("qwen3", "late"), *((name, "thread") for name in MODELS)]
-)
+@pytest.mark.parametrize(("name", "execution"), [("qwen3", "late"), *((name, "thread") for name in MODELS)])
 def test_results_do_not_depend_on_how_many_steps_are_under_way(name: str, execution: str) -> None:
     with split(name, execution) as model:
         found = {}
-        for n_copies in (1, 2, 3):
+        for n_copies in (1, 3):
             model.n_copies = n_copies
             with Session(model, 128, 4, "f32", micro_batch=12) as session:
                 assert session.n_copies == n_copies
                 found[n_copies] = computed(session)
-    same(found[2], found[1])
     same(found[3], found[1])
 
 
@@ -127,14 +124,15 @@ def failing() -> Iterator[tuple[Any, FakeDevice]]:
         yield model, fake
 
 
-@pytest.mark.parametrize("nth", range(1, 6))
-def test_after_an_error_each_sequence_has_what_was_computed_and_goes_on(failing: Any, nth: int) -> None:
+@pytest.mark.parametrize("nth", [1, 3, 4])
+@pytest.mark.parametrize("error", [ComputeError("of the device"), KeyboardInterrupt()], ids=repr)
+def test_after_an_error_each_sequence_has_what_was_computed_and_goes_on(failing: Any, nth: int, error: Any) -> None:
     model, fake = failing
     batch = {0: TEXT[:30], 1: TEXT[30:50], 2: TEXT[50:60]}
     with Session(model, 64, 3, "f32", micro_batch=10) as session, Session(model, 64, 3, "f32", micro_batch=10) as whole:
         wanted = whole.decode(batch)
-        fake.fail("compute", nth)
-        with pytest.raises(ComputeError):
+        fake.fail("compute", nth, error)
+        with pytest.raises(type(error)):
             session.decode(batch)
         assert all(session.tokens(seq) == tuple(tokens[: session.length(seq)]) for seq, tokens in batch.items())
         assert all(session.length(seq) % 10 == 0 for seq in batch)
@@ -167,16 +165,15 @@ def test_states_are_not_kept_after_an_error_in_their_step() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
 def test_embeddings_do_not_depend_on_how_many_batches_are_under_way(name: str) -> None:
-    texts = [TEXT[start : start + 8 + start % 30] for start in range(40)]
+    texts = [TEXT[start : start + 20 + start % 4] for start in range(24)]
     with split(name) as model:
         found = {}
-        for n_copies in (1, 2, 3):
+        for n_copies in (1, 2):
             model.n_copies = n_copies
             told: list[int] = []
-            found[n_copies] = model.embed_ids(texts, batch=16, progress=told.append)
+            found[n_copies] = model.embed_ids(texts, batch=8, progress=told.append)
             assert sum(told) == len(texts)
     np.testing.assert_array_equal(found[2], found[1])
-    np.testing.assert_array_equal(found[3], found[1])
 
 
 def test_steps_of_several_sequences_are_divided_into_parts_of_64_tokens_or_more() -> None:
