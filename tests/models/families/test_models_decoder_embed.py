@@ -69,9 +69,9 @@ def test_texts_in_one_step_have_the_vectors_that_they_have_by_themselves(
         steps: list[int] = []
         step = Session._compute
 
-        def counted(session: Session, now: dict[int, Any], *how: Any, **more: Any) -> dict[int, Any]:
-            steps.append(len(now))
-            return step(session, now, *how, **more)
+        def counted(session: Session, piece: Any, *how: Any, **more: Any) -> dict[int, Any]:
+            steps.append(len(piece.tokens))
+            return step(session, piece, *how, **more)
 
         monkeypatch.setattr(Session, "_compute", counted)
         assert near(model.embed_ids(texts, normalize=False, progress=done.append), wanted)
