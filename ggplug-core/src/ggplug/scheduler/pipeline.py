@@ -17,7 +17,8 @@ from ggplug.scheduler.turns import Turn, Turns
 from ggplug.system.copying import Uncopied
 
 Job = Callable[[int], Callable[[], None]]
-"""``job(number)`` prepares a computation by the scheduler with this number; what it returns computes, and waits."""
+"""``job(number)`` prepares the computation of a graph by the scheduler with this number; what it returns computes it
+once, and waits."""
 
 
 class Pipeline(Uncopied):
@@ -79,10 +80,14 @@ class Pipeline(Uncopied):
                     interrupt = error
                     computation.stop()
         failures = [computation.failures[number] for number in sorted(computation.failures)]
-        if interrupt is not None:
-            raise interrupt
-        if failures:
-            raise next((error for error in failures if not isinstance(error, Exception)), failures[0])
+        computation.failures.clear()  # an error whose frames refer to it would be kept with them
+        try:
+            if interrupt is not None:
+                raise interrupt
+            if failures:
+                raise next((error for error in failures if not isinstance(error, Exception)), failures[0])
+        finally:
+            del failures, interrupt
 
     def free(self) -> None:
         """Frees all schedulers but the first one.  Raises as :meth:`.Scheduler.free`."""

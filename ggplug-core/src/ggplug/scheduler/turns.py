@@ -51,6 +51,7 @@ class Turn:
         """Tells the others what will be computed."""
         with self._turns.changed:
             self._works = works
+            self._entered = self._done = 0
             self._turns.changed.notify_all()
 
     def enter(self, number: int) -> None:
