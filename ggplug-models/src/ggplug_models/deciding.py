@@ -78,7 +78,8 @@ def _class_of(values: Values) -> type[Model]:
     installed = next(iter(named), None)  # the first one, if there are several
     if installed is not None:
         imported(installed, f"the class {installed.value} for the architecture {name!r}")
-    return values.entry("general.architecture", ARCHITECTURES, "an architecture")
+    others = f"others are named by entry points of {GROUP}, or in ggplug_models.architectures.MODULES"
+    return values.entry("general.architecture", ARCHITECTURES, "an architecture", others)
 
 
 def _own_memory(

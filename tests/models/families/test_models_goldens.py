@@ -22,7 +22,7 @@ from ggplug_models.goldens import main, replay
 
 SHARED = ROOT.parent / "shared" / "goldens"
 
-OF_TRANSFORMERS = sorted(path.stem for path in ORACLES.glob("*.gguf"))
+RECORDED = sorted(path.stem for path in ORACLES.glob("*.gguf"))
 OF_LLAMA_CPP = sorted(path.stem for path in SHARED.glob("*.gguf"))
 
 LIMITS = {"gpt-oss-mxfp4": 1e-4, "grok": 1e-6, "nomic-bert-moe": 1e-6}
@@ -48,8 +48,8 @@ def test_llama_cpps_logits_and_greedy_text_are_reproduced(name: str, data: Path)
     assert report["nmse"] < 1e-10
 
 
-@pytest.mark.parametrize("name", OF_TRANSFORMERS)
-def test_each_family_gives_what_transformers_give(name: str) -> None:
+@pytest.mark.parametrize("name", RECORDED)
+def test_each_family_gives_what_was_recorded(name: str) -> None:
     report = replay(ORACLES / f"{name}.gguf", ["CPU"])
     assert report["ok"], report
     assert report["nmse"] < LIMITS.get(name, 1e-10)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+from collections.abc import Iterable, Sequence
+
 from oracles.attention import ATTENTION
 from oracles.dense import DENSE
 from oracles.encoders import ENCODERS
@@ -30,3 +33,10 @@ FAMILIES: dict[str, Family] = {
     **RANKERS,
     **THEIRS,
 }
+
+
+def known(parser: ArgumentParser, names: Sequence[str], table: Iterable[str]) -> list[str]:
+    """The names that were given, or all of the table; the program ends if one is not in it."""
+    if unknown := set(names).difference(table):
+        parser.error(f"no table has {', '.join(sorted(unknown))}; there are {', '.join(sorted(table))}")
+    return list(names or table)

@@ -1,9 +1,9 @@
 """llama.cpp, by the package ``llama-cpp-python``: a second opinion on recordings, and the outputs of families that
 ``transformers`` lacks.
 
-``python -m oracles.llama_cpp FOLDER EXACT [NAME ...]`` prints the last two columns of ``tests/data/oracles/README.md``:
-how far llama.cpp is from the recordings in FOLDER, for files with matrices in single precision and as they are.  To
-recordings of quantised files it adds what llama.cpp computes from them, ``logits_0..2``.
+``python -m oracles.llama_cpp FOLDER EXACT NAME`` prints the last two columns of ``tests/data/oracles/README.md``: how
+far llama.cpp is from the recording in FOLDER, for its file in EXACT, with matrices in single precision, and as it is.
+To the recording of a quantised file it adds what llama.cpp computes from it, ``logits_0..2``.
 """
 
 from __future__ import annotations
@@ -111,12 +111,12 @@ def distance(path: Path, recorded: Path) -> float:
 
 def main() -> None:
     folder, exact = map(Path, sys.argv[1:3])
-    for name in sys.argv[3:] or sorted(path.stem for path in exact.glob("*.gguf")):
-        with tempfile.TemporaryDirectory() as scratch:
-            whole = Path(scratch) / f"{name}.gguf"
-            whole.write_bytes(lzma.decompress((folder / f"{name}.gguf.xz").read_bytes()))
-            pair = [distance(each, folder / f"{name}.npz") for each in (exact / f"{name}.gguf", whole)]
-        print(f"{name} | {pair[0]:.0e} | {pair[1]:.0e} |", flush=True)
+    name = sys.argv[3]
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = Path(scratch) / f"{name}.gguf"
+        whole.write_bytes(lzma.decompress((folder / f"{name}.gguf.xz").read_bytes()))
+        pair = [distance(each, folder / f"{name}.npz") for each in (exact / f"{name}.gguf", whole)]
+    print(*(f"{each:.0e}" for each in pair))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Recorded:
 def record(name: str, folder: Path, exact: Path | None = None) -> Recorded:
     """Writes ``NAME.gguf.xz`` and ``NAME.npz``, from the first seed whose outputs are clear.
 
-    ``exact``: a folder for the same model with all matrices in single precision, for second opinions.
+    ``exact``: a folder for the same model with all matrices in single precision, for a second opinion.
     """
     family = FAMILIES[name]
     for seed in itertools.count(family.seed):
@@ -47,7 +47,10 @@ def record(name: str, folder: Path, exact: Path | None = None) -> Recorded:
         if found is not None:
             break
         if seed - family.seed > 500:
-            raise ValueError(f"{name}: none of 500 seeds gives clear outputs")
+            raise ValueError(
+                f"{name}: none of 500 seeds gives clear outputs (see `clear`); larger spreads of the output matrix, or "
+                "smaller ones of the embeddings, give clearer ones"
+            )
     check_every_tensor(name, family, model, found)
     write(name, family, model, folder)
     pack(folder / f"{name}.gguf")
@@ -150,7 +153,10 @@ def check_every_tensor(name: str, family: Family, model: Model, found: Recorded)
         with model.changed(parameter):
             moved = np.abs(outputs_of(model, tokens) - exact).max() / found.std
         if moved < 0.03:
-            raise ValueError(f"{name}: {parameter} moves the outputs by {moved:.4f} of their spread")
+            raise ValueError(
+                f"{name}: {parameter} moves the outputs by {moved:.4f} of their spread: is it read? Name those that "
+                "cannot matter in without_effect"
+            )
 
 
 def outputs_of(model: Model, tokens: list[int]) -> Array:

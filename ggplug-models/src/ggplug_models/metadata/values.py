@@ -96,15 +96,18 @@ class Values:
         wanted = f"a finite number, or an array of {length}"
         return [float(each) for each in self._checked(key, REQUIRED, wanted, fits, _same)]
 
-    def entry(self, key: str, table: Mapping[str, T], what: str) -> T:
-        """The entry of ``table`` that the string under ``key`` names.  ``what`` it names is for the error message."""
+    def entry(self, key: str, table: Mapping[str, T], what: str, others: str = "") -> T:
+        """The entry of ``table`` that the string under ``key`` names.
+
+        ``what`` it names, and where ``others`` come from, is for the error message.
+        """
         name = self.text(key)
         if name not in table:
             raise ModelError(
                 f"{self._named(key)} is {short_repr(name)}, which is not known as {what}",
                 got=name,
                 wanted=what,
-                remedy=f"supported are {', '.join(sorted(table))}",
+                remedy=f"supported are {', '.join(sorted(table))}{others and f'; {others}'}",
             )
         return table[name]
 

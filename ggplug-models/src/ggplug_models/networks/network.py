@@ -111,6 +111,7 @@ class Network(Model):
     """
 
     norm_kind: ClassVar[type[Norm]] = RmsNorm
+    """The norm of blocks and of the last one's output."""
 
     n_embd: int
     """Number of elements of a token's vector."""

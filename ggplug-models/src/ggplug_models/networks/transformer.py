@@ -24,16 +24,17 @@ from ggplug_models.weights.weights import Weights
 class Transformer(Network):
     """Blocks of attention and a feed-forward network, with norms and residual connections.
 
-    The methods compute LLaMA's block (arXiv:2302.13971); families override what differs.  ``rope_mode``: which elements
-    of a head are rotated as a pair; None: no rotation.  ``normalized_experts``: see
-    :class:`~ggplug_models.layers.experts.Experts`.  ``all_attend``: whether all blocks have attention.
-    ``feed_forward_norm``: name of the norm before the feed-forward network.
+    The methods compute LLaMA's block (arXiv:2302.13971); families override what differs.
     """
 
     rope_mode: ClassVar[RopeMode | None] = RopeMode.NEOX
+    """Which elements of a head are rotated as a pair; None: no rotation."""
     normalized_experts: ClassVar[bool] = True
+    """Whether the weights of the chosen experts are divided by their sum, where the file does not say it."""
     all_attend: ClassVar[bool] = True
+    """Whether all blocks have attention."""
     feed_forward_norm: ClassVar[str] = "ffn_norm"
+    """The name of the norm before the feed-forward network."""
 
     n_ahead: int
     """Number of blocks after the last one that guess further tokens (:mod:`.heads`)."""
