@@ -22,7 +22,9 @@ from ggplug import quants, types
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug_models import load_tokenizer
+from ggplug_models.converting import rope
 from ggplug_models.converting.families import FAMILIES, family_of
+from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.splitting import NAMES as SPLITTING
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME
@@ -35,11 +37,15 @@ OURS = {
     "tokenizer.ggml.cls_token_id",
     "minicpm3.attention.value_length",
     "exaone.attention.layer_norm_rms_epsilon",
+    "modern-bert.attention.layer_norm_epsilon",
+    "orion.rope.freq_base",
+    *("deepseek.expert_weights_norm", "qwen3moe.expert_weights_norm"),
     *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
-MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for EXAONE 3 the epsilon under the
-key that its models need; for byte pairs what changes tokens and llama.cpp has no keys for."""
+MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for EXAONE 3 and ModernBERT the
+epsilon under the key that their models need; for Orion an unusual base of RoPE; for mixtures whether expert weights are
+normalised, where that is not what llama.cpp does; for byte pairs what changes tokens and llama.cpp has no keys for."""
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -270,6 +276,76 @@ def test_odd_positions_are_named(values: dict[str, Any], key: str, tmp_path: Pat
     changed(folder, "config.json", rope_parameters=values)
     with pytest.raises(ModelError, match=rf"config\.json: rope_parameters: {key} (must|is missing)"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+SCALED = {
+    "llama3": {"factor": 4.0, "original_max_position_embeddings": 16},
+    "linear": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+    "longrope": {"original_max_position_embeddings": 16, "long_factor": [1.5] * 4, "short_factor": [1.2] * 4},
+    "dynamic": {"factor": 4.0},
+}
+CARRIED = {
+    "llama3": {
+        *("apertus", "arcee", "exaone", "exaone4", "exaone-moe", "granite", "granitemoe", "llama2", "llama3", "llama4"),
+        *("granitehybrid", "granitehybrid-attention", "granitehybrid-dense", "minicpm", "mistral", "mistral3"),
+        "mixtral",
+    },
+    "longrope": {"minicpm", "minicpm3", "phi3"},
+}
+"""The folders whose architecture has the tensors of a scaling in llama.cpp: create_tensor(LLM_TENSOR_ROPE_...) in its
+src/models, in a graph that reads them."""
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_a_scaling_of_positions_comes_into_the_file_or_is_refused(kind: str) -> None:
+    carried = set()
+    for name in NAMES:
+        config = json.loads((FOLDERS / name / "config.json").read_text("utf-8"))
+        inner = config.get("text_config", config)
+        inner["rope_parameters"] = {"rope_theta": 500.0, "rope_type": kind, **SCALED[kind]}
+        family, settings = family_of(Values(config, where="config.json"))
+        with suppress(ModelError):
+            rope.check(settings, family.architecture, family.scalings)
+            keys = family.keys(settings, Folder(FOLDERS / name))
+            found = {value for key, value in keys.items() if key.endswith("rope.scaling.type")}
+            assert (name, found) == (name, {kind}) or kind not in ("linear", "yarn")
+            carried.add(name)
+    assert carried == CARRIED.get(kind, carried)
+    assert ("falcon" in carried, "command-r" in carried) == (kind in ("linear", "yarn"), False)
+
+
+def test_a_scaling_that_a_file_cannot_have_is_named_with_those_that_it_can(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    changed(folder, "config.json", rope_parameters={"rope_theta": 500.0, "rope_type": "llama3", **SCALED["llama3"]})
+    with pytest.raises(ModelError, match=r"rope_type must be one of default, linear, yarn: .*qwen2.*, got 'llama3'"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    changed(folder, "config.json", rope_parameters={"rope_type": "yarn", **SCALED["yarn"], "attention_factor": 2.0})
+    with pytest.raises(ModelError, match=r"attention_factor must be such that .* multiplied by 1\.13863, .*got 2\.0"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    local = {"full_attention": {"rope_type": "linear", "factor": 2.0}, "sliding_attention": {"rope_type": "linear"}}
+    changed(folder, "config.json", rope_parameters=local)
+    with pytest.raises(ModelError, match=r"sliding_attention: rope_type must be default: .*, got 'linear'"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_every_architecture_that_reads_the_factors_of_llama_3_gets_them(tmp_path: Path) -> None:
+    scaling = json.loads((FOLDERS / "llama3" / "config.json").read_text("utf-8"))["rope_parameters"]
+    _, _, values = expected("llama3")["tensors"]["rope_freqs.weight"]
+    for name in ("granite", "mixtral", "minicpm"):
+        folder = made(name, tmp_path)
+        changed(folder, "config.json", rope_parameters=scaling)
+        with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+            found = np.asarray(reader.data(reader.tensors["rope_freqs.weight"])).view(np.float32)
+        np.testing.assert_allclose(found, values, rtol=1e-6)
+
+
+def test_longrope_of_minicpm_keeps_the_length_that_it_was_trained_for(tmp_path: Path) -> None:
+    folder = made("minicpm", tmp_path)
+    changed(folder, "config.json", rope_scaling={"type": "longrope", **SCALED["longrope"]}, max_position_embeddings=64)
+    metadata = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert metadata["minicpm.rope.scaling.original_context_length"] == 16
+    assert metadata["minicpm.rope.scaling.attn_factor"] == pytest.approx((1 + np.log(4) / np.log(16)) ** 0.5)
 
 
 def test_settings_of_older_files_say_the_same(tmp_path: Path) -> None:

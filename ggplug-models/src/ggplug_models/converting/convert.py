@@ -22,6 +22,7 @@ from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug_models.checks.arguments import check_progress
+from ggplug_models.converting import rope
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
@@ -173,7 +174,8 @@ class _Conversion:
             raise ModelError(f"{source.path} has no token embeddings among its weights")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ModelError(f"{source.path} has two tensors for {twice} of the GGUF file", tensor=twice)
-        self._fixed = family.fixed(config) if family.fixed else {}
+        rope.check(config, family.architecture, family.scalings)
+        self._fixed = {**rope.factors(config), **(family.fixed(config) if family.fixed else {})}
         n_vocab = self._tensors[names.index("token_embd.weight")][1][0].shape[0]
         name = (config.text("_name_or_path", "") or source.path.resolve().name).rstrip("/").rsplit("/", 1)[-1]
         self._metadata = {
@@ -182,6 +184,8 @@ class _Conversion:
             **(family.of_weights(weights.tensors, config) if family.of_weights else {}),
             **vocabulary(source, family, config, n_vocab),
         }
+        multiplied = f"{family.architecture}.rope.scaling.yarn_log_multiplier" in self._metadata
+        rope.check_magnitude(config, multiplied=multiplied)
 
     def write(self, out: Path, kind: str | None, progress: Callable[[int, int], None] | None) -> Path:
         """Writes the file.  ``kind``: the type of matrices; None keeps the types of the folder."""

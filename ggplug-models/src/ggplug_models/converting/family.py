@@ -18,6 +18,9 @@ from ggplug_models.networks.texts import DIMENSIONS, PROMPT
 
 Array = npt.NDArray[Any]
 
+SCALINGS = ("linear", "yarn")
+"""Types of scaling of RoPE that files of most architectures have keys for."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -57,13 +60,15 @@ class Family:
     ``unused``: pattern of tensors that inference does not need.  ``prefix``: pattern of an optional prefix of names.
     ``integers``, ``numbers``: keys by setting, without ``architecture.``; a setting that ends with ``?`` is optional,
     and ``a|b`` uses the first one that exists.  ``more``: returns further keys.  ``fixed``: returns tensors that are
-    computed from the settings.  ``vocabularies``: supported types of the model in ``tokenizer.json``.  ``head``: name
-    of the output matrix.  ``inner``: key of the object with the settings of the language model, in configurations of
-    multimodal models.  ``of_weights``: returns keys, without prefix, whose values are weights.  ``special``: the texts
-    of special tokens by the key that names them, as ``eot``, where the settings do not say them, or their ids,
-    whatever the settings say.  ``splitting``: the family's own names for pre-tokenizers, by their usual names.
-    ``vocabulary``: returns what is different in the metadata of the vocabulary; None leaves a key out.  ``variants``:
-    families with other tables for some models of the type, each with the test of the settings that chooses it.
+    computed from the settings.  ``scalings``: the types of scaling of RoPE that files of the architecture and its graph
+    in llama.cpp carry, so none for models without RoPE; others are refused (:func:`.rope.check`).
+    ``vocabularies``: supported types of the model in ``tokenizer.json``.  ``head``: name of the output matrix.
+    ``inner``: key of the object with the settings of the language model, in configurations of multimodal models.
+    ``of_weights``: returns keys, without prefix, whose values are weights.  ``special``: the texts of special tokens by
+    the key that names them, as ``eot``, where the settings do not say them, or their ids, whatever the settings say.
+    ``splitting``: the family's own names for pre-tokenizers, by their usual names.  ``vocabulary``: returns what is
+    different in the metadata of the vocabulary; None leaves a key out.  ``variants``: families with other tables for
+    some models of the type, each with the test of the settings that chooses it.
     """
 
     architecture: str
@@ -83,6 +88,7 @@ class Family:
     vocabulary: Callable[[Mapping[str, Any], Values, Folder], Mapping[str, Any]] | None = None
     splitting: Mapping[str, str] = field(default_factory=dict)
     variants: Sequence[tuple[Callable[[Values], bool], Family]] = ()
+    scalings: tuple[str, ...] = SCALINGS
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:
         """The metadata of the file, with keys under ``architecture.``.  Raises ModelError."""

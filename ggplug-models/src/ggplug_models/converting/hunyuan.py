@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggplug_models.converting import rope
-from ggplug_models.converting.family import head_dim
+from ggplug_models.converting.family import SCALINGS, head_dim
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import WIDTHS, layers, positions
 from ggplug_models.metadata.values import Values
 
 LATER_HEAD_NORMS = layers({"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"})
+
+HUNYUAN_SCALINGS = (*SCALINGS, "dynamic")
 
 _LONGEST = 2**18
 """The context length of models whose settings say a shorter one."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug_models.converting.family import head_dim
+from ggplug_models.converting.family import SCALINGS, head_dim
+from ggplug_models.layers.rope import grown
 from ggplug_models.metadata.values import Values
 
 Factors = dict[str, npt.NDArray[np.float32]]
@@ -22,48 +23,105 @@ _YARN = {
 }
 
 
+LONG = ("longrope",)
+LLAMA3 = (*SCALINGS, "llama3")
+"""Types of scaling of families whose graphs in llama.cpp read divisors of the frequencies."""
+
+
 def settings(config: Values) -> Values:
     """The base, the type of scaling and its settings in one object; if layers differ, those with full attention."""
-    parameters = config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling", Values({}))
-    parameters = parameters.inner("full_attention", parameters)
-    more = {"rope_theta": config.values.get("rope_theta"), "rope_type": parameters.values.get("type")}
+    parameters = _written(config).inner("full_attention", _written(config))
+    kind = parameters.values.get("rope_type", parameters.values.get("type", "default"))
     original = config.values.get("original_max_position_embeddings")
-    more |= {"original_max_position_embeddings": original, **parameters.values}
-    if "rope_type" not in parameters:
-        more["rope_type"] = parameters.values.get("type", "default")
-    return Values(more, where=parameters.where or config.where)
+    more = {"rope_theta": config.values.get("rope_theta"), "original_max_position_embeddings": original}
+    return Values(
+        {**more, **parameters.values, "rope_type": "longrope" if kind == "su" else kind},
+        where=parameters.where or config.where,
+    )
 
 
-def keys(config: Values, also: tuple[str, ...] = ()) -> Mapping[str, Any]:
-    """The keys of base and scaling.  Raises ModelError for a type of scaling that GGUF files have no keys for.
+def _written(config: Values) -> Values:
+    return config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling", Values({}))
 
-    ``also``: types for which the caller has keys.
-    """
-    parameters = settings(config)
+
+def check(config: Values, architecture: str, scalings: Collection[str]) -> None:
+    """Raises ModelError for a scaling that the files of an architecture do not carry.  ``scalings``: those they do."""
+    parameters, local = settings(config), _local(config)
+    wanted = f"one of {', '.join(('default', *scalings))}: GGUF files of {architecture} models have no other scaling"
+    if parameters.text("rope_type") not in ("default", *scalings):
+        raise parameters.refused("rope_type", wanted)
+    if local.text("rope_type", "default") != "default":
+        raise local.refused("rope_type", "default: GGUF files have no scaling of blocks with a window")
+
+
+def _local(config: Values) -> Values:
+    """The settings of layers with a window, if layers differ."""
+    return _written(config).inner("sliding_attention", Values({}))
+
+
+def keys(config: Values) -> dict[str, Any]:
+    """The keys of base and scaling.  Raises ModelError."""
     found: dict[str, Any] = {}
-    if "rope_theta" in parameters:
-        found["rope.freq_base"] = parameters.number("rope_theta", at_least=0)
-    local = config.inner("rope_parameters", Values({})).inner("sliding_attention", Values({}))
-    if "rope_theta" in local:
-        found["rope.freq_base_swa"] = local.number("rope_theta", at_least=0)
-    kind = parameters.text("rope_type", one_of=("default", "linear", "yarn", "llama3", "su", "longrope", *also))
-    if kind in ("linear", "yarn"):
-        found |= {"rope.scaling.type": kind, "rope.scaling.factor": parameters.number("factor", at_least=0)}
+    for key, parameters in (("rope.freq_base", settings(config)), ("rope.freq_base_swa", _local(config))):
+        if "rope_theta" in parameters:
+            found[key] = parameters.number("rope_theta", at_least=0)
+    return found | scaling(config)
+
+
+def scaling(config: Values) -> dict[str, Any]:
+    """The keys of the scaling; those of Llama 3's are none, as its factors are a tensor.  Raises ModelError."""
+    parameters = settings(config)
+    kind = parameters.text("rope_type")
+    found: dict[str, Any] = {}
+    if kind in SCALINGS:
+        found = {"rope.scaling.type": kind, "rope.scaling.factor": parameters.number("factor", at_least=0)}
     if kind == "yarn":
         found["rope.scaling.original_context_length"] = parameters.integer("original_max_position_embeddings")
         found |= {f"rope.scaling.{key}": parameters.number(name) for name, key in _YARN.items() if name in parameters}
-    if kind in ("su", "longrope"):
-        found["rope.scaling.type"] = "longrope"
+    if kind == "longrope":
+        found = {
+            "rope.scaling.type": kind,
+            "rope.scaling.original_context_length": _original(config),
+            **longrope_keys(config),
+        }
     return found
 
+
+def check_magnitude(config: Values, *, multiplied: bool) -> None:
+    """Raises ModelError if YaRN multiplies queries and keys by a number that files have no key for.
+
+    ``multiplied``: whether the file has a key of YaRN's multipliers, ``mscale`` and ``mscale_all_dim``.
+    """
+    parameters = settings(config)
+    if parameters.text("rope_type") != "yarn":
+        return
+    factor = parameters.number("factor", at_least=0)
+    scales = [parameters.number(name, 0.0, at_least=0) for name in ("mscale", "mscale_all_dim")]
+    usual = grown(factor, 1.0)
+    of_scales = grown(factor, scales[0]) / grown(factor, scales[1]) if all(scales) else usual
+    name = "attention_factor" if "attention_factor" in parameters else "mscale"
+    wanted = of_scales if multiplied else usual
+    if not math.isclose(parameters.number("attention_factor", of_scales), wanted, rel_tol=_NEAR):
+        raise parameters.refused(name, f"such that queries and keys are multiplied by {wanted:g}, as in GGUF files")
+
+
+_NEAR = 1e-3
+"""How far a magnitude may be from that of a file: settings are rounded."""
 
 _USUAL = 10000.0
 
 
-def base(config: Values) -> dict[str, float]:
-    """The key of an unusual base, of families whose files usually have none."""
+def base(config: Values) -> dict[str, Any]:
+    """The keys of the scaling, and of an unusual base, of families whose files usually have none."""
     found = settings(config).number("rope_theta", config.number("rotary_emb_base", _USUAL, at_least=0), at_least=0)
-    return {} if found == _USUAL else {"rope.freq_base": found}
+    return scaling(config) | ({} if found == _USUAL else {"rope.freq_base": found})
+
+
+def factors(config: Values) -> Factors:
+    """The tensors that divide the frequencies of pairs; none, if the settings have no scaling that needs them."""
+    kinds = {"llama3": llama3_factors, "longrope": longrope_factors}
+    kind = settings(config).text("rope_type")
+    return kinds[kind](config) if kind in kinds else {}
 
 
 def llama3_factors(config: Values) -> Factors:
@@ -73,8 +131,6 @@ def llama3_factors(config: Values) -> Factors:
     interpolated in between.
     """
     parameters = settings(config)
-    if parameters.text("rope_type") != "llama3":
-        return {}
     factor, low, high = (
         parameters.number(name, default, at_least=0)
         for name, default in (("factor", 8.0), ("low_freq_factor", 1.0), ("high_freq_factor", 4.0))
@@ -92,22 +148,20 @@ def llama3_factors(config: Values) -> Factors:
 
 
 def longrope_keys(config: Values) -> dict[str, Any]:
-    """The attention factor of LongRoPE, from the ratio of the context lengths; empty for other types of scaling."""
+    """The attention factor of LongRoPE, by default from the ratio of the context lengths; for other types, empty."""
     parameters = settings(config)
-    if parameters.text("rope_type") not in ("su", "longrope"):
+    if parameters.text("rope_type") != "longrope":
         return {}
     original, context = _original(config), config.integer("max_position_embeddings")
     scale = context / original
     factor = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 and original > 1 else 1.0
-    return {"rope.scaling.attn_factor": factor}
+    return {"rope.scaling.attn_factor": parameters.number("attention_factor", factor)}
 
 
-def longrope_factors(config: Values, width: int | None = None) -> Factors:
-    """The divisors of LongRoPE's frequencies.  ``width``: the elements of a head that are rotated."""
+def longrope_factors(config: Values) -> Factors:
+    """The divisors of LongRoPE's frequencies."""
     parameters = settings(config)
-    if parameters.text("rope_type") not in ("su", "longrope"):
-        return {}
-    wanted = (rotated(config) if width is None else width) // 2
+    wanted = rotated(config) // 2
     found: Factors = {}
     for name in ("long", "short"):
         values = parameters.values.get(f"{name}_factor")
@@ -119,6 +173,8 @@ def longrope_factors(config: Values, width: int | None = None) -> Factors:
 
 def rotated(config: Values) -> int:
     """The number of elements of a head that are rotated."""
+    if "qk_rope_head_dim" in config:
+        return config.integer("qk_rope_head_dim")
     parameters = settings(config)
     fraction = parameters.number(
         "partial_rotary_factor", config.number("partial_rotary_factor", 1.0, at_least=0), at_least=0

@@ -24,7 +24,12 @@ from ggplug_models.converting.family import (
     n_kv_heads,
 )
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.hunyuan import LATER_HEAD_NORMS, hunyuan_positions, hunyuan_tokens
+from ggplug_models.converting.hunyuan import (
+    HUNYUAN_SCALINGS,
+    LATER_HEAD_NORMS,
+    hunyuan_positions,
+    hunyuan_tokens,
+)
 from ggplug_models.converting.rows import (
     ANY,
     ATTENTION,
@@ -88,6 +93,8 @@ def _olmo(config: Values, folder: Folder) -> dict[str, Any]:
 def _ministral3(config: Values, folder: Folder) -> dict[str, Any]:
     scaling = rope.settings(config)
     scaling.text("rope_type", one_of=("yarn",))
+    if scaling.number("mscale") != 1:
+        raise scaling.refused("mscale", "1: GGUF files of these models have no key for it")
     return llama_keys(config, folder) | {
         "rope.scaling.yarn_log_multiplier": scaling.number("mscale_all_dim"),
         "attention.temperature_scale": scaling.number("llama_4_scaling_beta"),
@@ -164,7 +171,7 @@ def _exaone(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _orion(config: Values, folder: Folder) -> dict[str, Any]:
     heads = {"attention.head_count_kv": n_kv_heads(config)}
-    return {**heads, "tensor_data_layout": _META}
+    return {**rope.base(config), **heads, "tensor_data_layout": _META}
 
 
 _META = "Meta AI original pth"
@@ -183,8 +190,8 @@ FAMILIES: dict[str, Family] = {
         INTEGERS,
         RMS,
         llama_keys,
-        rope.llama3_factors,
         unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+        scalings=rope.LLAMA3,
     ),
     "qwen2": Family("qwen2", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, positions),
     "qwen3": Family("qwen3", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS), INTEGERS, RMS, positions),
@@ -200,7 +207,7 @@ FAMILIES: dict[str, Family] = {
         INTEGERS,
         RMS,
         _phi3,
-        rope.longrope_factors,
+        scalings=rope.LONG,
     ),
     "gpt2": Family(
         "gpt2",
@@ -232,11 +239,12 @@ FAMILIES: dict[str, Family] = {
         _gpt2,
         prefix=r"(?:transformer\.)?",
         unused=r"h\.\d+\.attn\.(masked_)?bias",
+        scalings=(),
     ),
 }
 FAMILIES |= {
     "mistral": FAMILIES["llama"],
-    "smollm3": Family("smollm3", FAMILIES["llama"].tensors, INTEGERS, RMS, llama_keys, rope.llama3_factors),
+    "smollm3": Family("smollm3", FAMILIES["llama"].tensors, INTEGERS, RMS, llama_keys),
     "ernie4_5": Family("ernie4_5", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, positions),
     "seed_oss": Family("seed_oss", decoder(*ATTENTION, *MLP, NORMS[0], ATTENTION_AFTER[0]), INTEGERS, RMS, positions),
     "exaone4": Family(
@@ -245,7 +253,7 @@ FAMILIES |= {
         INTEGERS,
         RMS,
         _exaone4,
-        rope.llama3_factors,
+        scalings=rope.LLAMA3,
     ),
     "olmo2": Family("olmo2", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *ATTENTION_AFTER), INTEGERS, RMS, windows),
 }
@@ -273,9 +281,9 @@ FAMILIES |= {
         splitting=GLM_SPLITTING,
     ),
     "olmo": Family("olmo", decoder(*PAIRED_ATTENTION, *MLP), INTEGERS, more=_olmo),
-    "ministral3": Family("mistral3", FAMILIES["llama"].tensors, INTEGERS, RMS, _ministral3),
+    "ministral3": Family("mistral3", FAMILIES["llama"].tensors, INTEGERS, RMS, _ministral3, scalings=("yarn",)),
     "arcee": Family(
-        "arcee", decoder(*PAIRED_ATTENTION, *MLP[1:], *NORMS), INTEGERS, RMS, llama_keys, rope.llama3_factors
+        "arcee", decoder(*PAIRED_ATTENTION, *MLP[1:], *NORMS), INTEGERS, RMS, llama_keys, scalings=rope.LLAMA3
     ),
     "apertus": Family(
         "apertus",
@@ -288,8 +296,8 @@ FAMILIES |= {
         INTEGERS,
         RMS,
         llama_keys,
-        rope.llama3_factors,
         unused=r"layers\.\d+\.mlp\.act_fn\..*",
+        scalings=rope.LLAMA3,
         of_weights=_xielu,
     ),
     "hunyuan_v1_dense": Family(
@@ -304,9 +312,15 @@ FAMILIES |= {
         RMS,
         hunyuan_positions,
         vocabulary=hunyuan_tokens,
+        scalings=HUNYUAN_SCALINGS,
     ),
     "minicpm": Family(
-        "minicpm", decoder(*PAIRED_ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _scales_of_minicpm, rope.longrope_factors
+        "minicpm",
+        decoder(*PAIRED_ATTENTION, *MLP, *NORMS),
+        INTEGERS,
+        RMS,
+        _scales_of_minicpm,
+        scalings=(*rope.LLAMA3, *rope.LONG),
     ),
     "exaone": Family(
         "exaone",
@@ -333,7 +347,7 @@ FAMILIES |= {
         },
         {"layer_norm_epsilon": "attention.layer_norm_epsilon"},
         _exaone,
-        rope.llama3_factors,
+        scalings=rope.LLAMA3,
         prefix=r"(?:transformer\.)?",
         unused=r".*rotary.*inv_freq",
     ),

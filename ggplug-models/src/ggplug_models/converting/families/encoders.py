@@ -106,6 +106,7 @@ _T5_FAMILY = Family(
     unused=r"(?:en|de)coder\.embed_tokens\.weight",
     prefix="",
     vocabularies=("Unigram",),
+    scalings=(),
 )
 
 
@@ -203,6 +204,7 @@ FAMILIES: dict[str, Family] = {
         unused=r"embeddings\.position_ids|pooler\..*|cls\..*",
         vocabularies=("WordPiece",),
         head=None,
+        scalings=(),
     ),
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
     "modernbert": Family(
@@ -231,6 +233,9 @@ FAMILIES: dict[str, Family] = {
         unused=r"decoder\..*|head\..*|classifier\..*",
         vocabulary=_modern_tokens,
         head=None,
+        scalings=(),
     ),
-    "eurobert": Family("eurobert", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _both_ways, head=None),
+    "eurobert": Family(
+        "eurobert", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _both_ways, head=None, scalings=()
+    ),
 }

@@ -47,12 +47,12 @@ _GEMMA_NORMS = layers(_NORMS, PLUS_ONE)
 def _gemma2(config: Values, folder: Folder) -> dict[str, Any]:
     names = ("attn_logit_softcapping", "final_logit_softcapping")
     caps = {name: config.number(name, at_least=0) for name in names if name in config}
-    return caps | dict.fromkeys(WIDTHS, config.integer("head_dim"))
+    return {**rope.base(config), **caps, **dict.fromkeys(WIDTHS, config.integer("head_dim"))}
 
 
 def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of Gemma 3; missing settings have the defaults of the class in transformers."""
-    found = dict(rope.keys(config))
+    found = rope.keys(config)
     found.setdefault("rope.freq_base", 1e6)
     if "rope_local_base_freq" in config:
         found.setdefault("rope.freq_base_swa", config.number("rope_local_base_freq", at_least=0))
@@ -307,6 +307,7 @@ _GEMMA4 = Family(
     inner="text_config",
     vocabularies=(MERGED,),
     vocabulary=_gemma4_tokens,
+    scalings=("proportional",),
 )
 
 FAMILIES: dict[str, Family] = {

@@ -94,11 +94,11 @@ _BLOCKS = (*_ATTENTION, *mamba2("mamba", "mamba_n_groups"))
 
 
 def _family(architecture: str, rows: tuple[Tensors, ...], more: Keys) -> Family:
-    return Family(architecture, decoder(*rows), INTEGERS, _NUMBERS, more)
+    return Family(architecture, decoder(*rows), INTEGERS, _NUMBERS, more, scalings=rope.LLAMA3)
 
 
 def _hybrid_family(architecture: str, rows: tuple[Tensors, ...]) -> Family:
-    return Family(architecture, decoder(*rows), {**INTEGERS, **_MAMBA}, _NUMBERS, _hybrid)
+    return Family(architecture, decoder(*rows), {**INTEGERS, **_MAMBA}, _NUMBERS, _hybrid, scalings=rope.LLAMA3)
 
 
 def _attends_everywhere(config: Values) -> bool:

@@ -337,6 +337,7 @@ _NEMOTRON_MOE = Family(
     _nemotron_h_moe,
     prefix=_BACKBONE,
     unused=r"mtp\..*",
+    scalings=(),
 )
 
 FAMILIES: dict[str, Family] = {
@@ -348,9 +349,11 @@ FAMILIES: dict[str, Family] = {
         _LFM2_NUMBERS,
         _lfm2_experts,
     ),
-    "mamba": Family("mamba", (*_MIXER, *mamba("mixer")), _STATE, _EPS, _mamba, prefix=_BACKBONE),
-    "mamba2": Family("mamba2", (*_MIXER, *mamba2("mixer", "n_groups")), _STATE, _EPS, _mamba2, prefix=_BACKBONE),
-    "jamba": Family("jamba", _JAMBA, {**INTEGERS, **EXPERT_COUNTS}, RMS, _jamba, names=_jamba_name),
+    "mamba": Family("mamba", (*_MIXER, *mamba("mixer")), _STATE, _EPS, _mamba, prefix=_BACKBONE, scalings=()),
+    "mamba2": Family(
+        "mamba2", (*_MIXER, *mamba2("mixer", "n_groups")), _STATE, _EPS, _mamba2, prefix=_BACKBONE, scalings=()
+    ),
+    "jamba": Family("jamba", _JAMBA, {**INTEGERS, **EXPERT_COUNTS}, RMS, _jamba, names=_jamba_name, scalings=()),
     "falcon_h1": Family(
         "falcon-h1",
         _FALCON_H1,
@@ -371,6 +374,7 @@ FAMILIES: dict[str, Family] = {
         _NEMOTRON_NUMBERS,
         _nemotron_h,
         prefix=_BACKBONE,
+        scalings=(),
         variants=((lambda config: "moe" in _modules(config), _NEMOTRON_MOE),),
     ),
 }

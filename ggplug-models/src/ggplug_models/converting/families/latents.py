@@ -7,7 +7,7 @@ from typing import Any
 
 from ggplug_models.converting import latent, rope
 from ggplug_models.converting.delta_net import PLAIN_DECAY
-from ggplug_models.converting.family import Change, Family, Tensors, first_integer
+from ggplug_models.converting.family import SCALINGS, Change, Family, Tensors, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     AHEAD,
@@ -50,7 +50,10 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
         del found["expert_weights_norm"]
     scaling = rope.settings(config)
     if "mscale_all_dim" in scaling:
-        found["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling.number("mscale_all_dim")
+        of_all = scaling.number("mscale_all_dim")
+        if scaling.number("mscale") != of_all:
+            raise scaling.refused("mscale", f"mscale_all_dim ({of_all:g}): GGUF files have one key for both")
+        found["rope.scaling.yarn_log_multiplier"] = 0.1 * of_all
     return found
 
 
@@ -131,10 +134,6 @@ def _minicpm3(config: Values, folder: Folder) -> dict[str, Any]:
     }
 
 
-def _minicpm3_factors(config: Values) -> rope.Factors:
-    return rope.longrope_factors(config, config.integer("qk_rope_head_dim"))
-
-
 def _kimi_linear(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys; blocks with latent attention are listed from 1, the others have a delta net."""
     linear = config.inner("linear_attn_config")
@@ -205,5 +204,12 @@ FAMILIES: dict[str, Family] = {
         splitting=GLM_SPLITTING,
     ),
     "plm": Family("plm", decoder(*latent.JOINED, *MLP[1:], *NORMS), INTEGERS, RMS, _plm),
-    "minicpm3": Family("minicpm3", decoder(*latent.JOINED, *MLP, *NORMS), INTEGERS, RMS, _minicpm3, _minicpm3_factors),
+    "minicpm3": Family(
+        "minicpm3",
+        decoder(*latent.JOINED, *MLP, *NORMS),
+        INTEGERS,
+        RMS,
+        _minicpm3,
+        scalings=(*SCALINGS, *rope.LONG),
+    ),
 }

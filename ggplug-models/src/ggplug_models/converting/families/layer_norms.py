@@ -191,13 +191,16 @@ def _blocks(names: dict[str, str]) -> tuple[Tensors, ...]:
 _TRANSFORMER = r"(?:transformer\.)?"
 
 FAMILIES: dict[str, Family] = {
-    "cohere": Family("command-r", decoder(*_PARALLEL), INTEGERS, {**_EPS, "logit_scale": "logit_scale"}, _cohere),
+    "cohere": Family(
+        "command-r", decoder(*_PARALLEL), INTEGERS, {**_EPS, "logit_scale": "logit_scale"}, _cohere, scalings=()
+    ),
     "cohere2": Family(
         "cohere2",
         decoder(*_PARALLEL),
         {**INTEGERS, "sliding_window": "attention.sliding_window"},
         {**_EPS, "logit_scale": "logit_scale"},
         _cohere2,
+        scalings=(),
     ),
     "phi": Family(
         "phi2",
@@ -226,6 +229,7 @@ FAMILIES: dict[str, Family] = {
         {"norm_eps": "attention.layer_norm_epsilon"},
         _nemotron,
         special={"pad": 0, "unk": 1},
+        scalings=("linear",),
     ),
     "jais2": Family("jais2", decoder(*ATTENTION, *MLP[1:], *NORMS), INTEGERS, _EPS, _jais2),
     "gpt_neox": Family(
@@ -256,6 +260,7 @@ FAMILIES: dict[str, Family] = {
         _EPS,
         _bloom,
         prefix=_TRANSFORMER,
+        scalings=(),
     ),
     "falcon": Family(
         "falcon",
@@ -294,5 +299,6 @@ FAMILIES: dict[str, Family] = {
         _bigcode,
         prefix=_TRANSFORMER,
         unused=r"h\.\d+\.attn\.(?:masked_)?bias",
+        scalings=(),
     ),
 }

@@ -21,7 +21,7 @@ from ggplug_models.converting.family import (
     n_kv_heads,
 )
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.hunyuan import LATER_HEAD_NORMS, hunyuan_positions
+from ggplug_models.converting.hunyuan import HUNYUAN_SCALINGS, LATER_HEAD_NORMS, hunyuan_positions
 from ggplug_models.converting.rows import (
     AHEAD,
     ATTENTION,
@@ -120,7 +120,7 @@ _LLAMA4 = Family(
     },
     RMS,
     _llama4,
-    rope.llama3_factors,
+    scalings=rope.LLAMA3,
     prefix=r"(?:language_model\.model\.|model\.language_model\.|language_model\.|model\.)?",
     unused=r"(?:.*\.)?(?:vision_model|multi_modal_projector)\..*",
     inner="text_config",
@@ -329,6 +329,7 @@ FAMILIES: dict[str, Family] = {
         {**INTEGERS, **EXPERT_COUNTS},
         RMS,
         llama_keys,
+        scalings=rope.LLAMA3,
     ),
     "qwen2_moe": Family(
         "qwen2moe",
@@ -383,7 +384,7 @@ FAMILIES: dict[str, Family] = {
         {**INTEGERS, **ROUTED},
         RMS,
         _exaone_moe,
-        rope.llama3_factors,
+        scalings=("llama3",),
         names=delta_net.names,
     ),
     "ernie4_5_moe": Family(
@@ -431,7 +432,6 @@ FAMILIES: dict[str, Family] = {
         {**INTEGERS, **ROUTED},
         {**RMS, "route_scale": "expert_weights_scale"},
         _afmoe,
-        rope.llama3_factors,
     ),
     "gpt_oss": Family(
         "gpt-oss",
@@ -466,6 +466,7 @@ FAMILIES: dict[str, Family] = {
         {**INTEGERS, "num_local_experts|num_experts": "expert_count"},
         RMS,
         _hunyuan_moe,
+        scalings=HUNYUAN_SCALINGS,
     ),
     "deepseek": Family(
         "deepseek",
@@ -473,6 +474,7 @@ FAMILIES: dict[str, Family] = {
         {**INTEGERS, **ROUTED},
         RMS,
         _deepseek,
+        scalings=(),
     ),
     "deepseek_vl_v2": Family(
         "deepseek2-ocr",

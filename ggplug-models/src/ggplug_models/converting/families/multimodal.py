@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ggplug_models.converting import delta_net, rope
 from ggplug_models.converting.families.dense import FAMILIES as DENSE
 from ggplug_models.converting.families.mixtures import TURNED_EXPERTS
-from ggplug_models.converting.family import Family, Tensors, head_dim
+from ggplug_models.converting.family import SCALINGS, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     ATTENTION,
@@ -34,7 +33,7 @@ _SEEING = r"(?:model\.)?(?:visual|vision_tower|multi_modal_projector)\..*"
 def _sections(config: Values, folder: Folder) -> dict[str, Any]:
     widths = dict.fromkeys(WIDTHS, head_dim(config)) if "head_dim" in config else {}
     parts = delta_net.sections(config) if "mrope_section" in rope.settings(config) else {}
-    return {**rope.keys(config, also=("mrope",)), **widths, **parts}
+    return {**rope.keys(config), **widths, **parts}
 
 
 def _qwen3_vl(config: Values, folder: Folder) -> dict[str, Any]:
@@ -56,9 +55,19 @@ def _seeing(
     rows: tuple[Tensors, ...],
     more: Keys,
     integers: dict[str, str] = INTEGERS,
-    fixed: Callable[[Values], rope.Factors] | None = None,
+    scalings: tuple[str, ...] = (*SCALINGS, "mrope"),
 ) -> Family:
-    return Family(architecture, rows, integers, RMS, more, fixed, prefix=_PREFIX, unused=_SEEING, inner="text_config")
+    return Family(
+        architecture,
+        rows,
+        integers,
+        RMS,
+        more,
+        prefix=_PREFIX,
+        unused=_SEEING,
+        inner="text_config",
+        scalings=scalings,
+    )
 
 
 _QWEN2_VL = _seeing("qwen2vl", decoder(*ATTENTION, *MLP, *NORMS), _sections)
@@ -73,5 +82,5 @@ FAMILIES: dict[str, Family] = {
         _qwen3_vl,
         {**INTEGERS, **EXPERT_COUNTS, **EXPERT_WIDTH},
     ),
-    "mistral3": _seeing("mistral3", tuple(DENSE["llama"].tensors), _mistral3, fixed=rope.llama3_factors),
+    "mistral3": _seeing("mistral3", tuple(DENSE["llama"].tensors), _mistral3, scalings=rope.LLAMA3),
 }

@@ -96,6 +96,7 @@ FAMILIES: dict[str, Family] = {
         vocabularies=(WORLD,),
         head="head.weight",
         names=_names,
+        scalings=(),
         special={"bos": 0, "eos": 0, "eot": 261},
     ),
 }
