@@ -78,6 +78,13 @@ def test_metadata_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     assert fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_F16
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_converted_can_be_loaded(name: str, tmp_path: Path) -> None:
+    path = ggplug_models.convert(made(name, tmp_path), tmp_path / "out.gguf", "F16")
+    with ggplug_models.load(path, ["CPU"], pack=False) as model:
+        assert model.architecture == expected(name)["metadata"]["general.architecture"][1]
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, list) and bool(value) and isinstance(value[0], float))
 

@@ -32,7 +32,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Activations by their Hugging Face names; "gelu" is the erf form."""
 
-GATES: dict[str, Callable[..., Tensor]] = {"gelu": gg.geglu, "silu": gg.swiglu, "relu": gg.reglu}
+GATES: dict[str, Callable[..., Tensor]] = {
+    "gelu": gg.geglu,
+    "gelu_pytorch_tanh": gg.geglu,
+    "silu": gg.swiglu,
+    "relu": gg.reglu,
+}
 """Gates of ModernBERT by the same names; as in llama.cpp, "gelu" is the tanh form."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ggplug_models.architectures.bert import ACTIVATIONS
+from ggplug_models.architectures.bert import ACTIVATIONS, GATES
 from ggplug_models.converting import rope
 from ggplug_models.converting.family import Family, Tensors
 from ggplug_models.converting.folder import Folder
@@ -144,7 +144,7 @@ _POOLED_CLASSIFIER = {"mean": Pooling.MEAN, "cls": Pooling.CLS}
 
 
 def _modern_bert(config: Values, folder: Folder) -> dict[str, Any]:
-    """The keys of ModernBERT, whose blocks have two bases of RoPE."""
+    """The keys of ModernBERT, whose blocks have two bases of RoPE.  Files have the epsilon under two keys."""
     bases = {"rope.freq_base": "global_rope_theta", "rope.freq_base_swa": "local_rope_theta"}
     found: dict[str, Any] = {key: config.number(name, at_least=0) for key, name in bases.items() if name in config}
     if "global_attn_every_n_layers" in config:
@@ -153,12 +153,13 @@ def _modern_bert(config: Values, folder: Folder) -> dict[str, Any]:
         kind = config.text("classifier_pooling", one_of=_POOLED_CLASSIFIER)
         found["classifier.pooling_type"] = _POOLED_CLASSIFIER[kind]
     if "hidden_activation" in config:
-        found["hidden_activation"] = config.text("hidden_activation")
+        found["hidden_activation"] = config.text("hidden_activation", one_of=GATES)
     return {
         **rope.keys(config),
         **found,
         **pooled(folder),
         "attention.causal": False,
+        "attention.layer_norm_epsilon": config.number("norm_eps", at_least=0),
         "rope.scaling.type": "none",
         "vocab_size": config.integer("vocab_size"),
     }
