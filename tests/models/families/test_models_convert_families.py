@@ -708,6 +708,26 @@ def test_a_tied_head_is_left_out_and_another_is_kept(tmp_path: Path) -> None:
             assert ("output.weight" in reader.tensors) is not tied
 
 
+def test_a_head_that_is_not_tied_must_be_there_unless_the_folder_is_of_embeddings(tmp_path: Path) -> None:
+    folder, weights = made("qwen2", tmp_path), dict(expected("qwen2")["weights"])
+    del weights["lm_head.weight"]
+    formula.write_folder(folder, weights, "BF16", 1)
+    changed(folder, "config.json", tie_word_embeddings=False)
+    with pytest.raises(ModelError, match=r"has no tensor 'lm_head\.weight', although config\.json says"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}', "utf-8")
+    ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", ["llama2", "deepseek3"])
+def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "config.json", num_hidden_layers=1, num_nextn_predict_layers=0)
+    with pytest.raises(ModelError, match=r"'blk\.1\..*', but by the settings the model has 1 blocks"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
 def test_an_expert_that_is_missing_or_odd_is_named(tmp_path: Path) -> None:
     folder = made("qwen3_moe", tmp_path)
     weights = expected("qwen3_moe")["weights"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ggplug.tensor import Tensor
 from ggplug_models.architectures.gpt2 import LayerNormed
+from ggplug_models.layers.linear import LINEAR_BIASES
+from ggplug_models.layers.norms import NORM_BIASES
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Inputs
@@ -24,6 +26,7 @@ class Mpt(LayerNormed):
 class Bloom(LayerNormed):
     """BLOOM: normalised embeddings."""
 
+    needs = (*NORM_BIASES, *LINEAR_BIASES, "attn_qkv.bias", "token_embd_norm.bias")
     rope_mode = None
 
     def read(self, hp: Hyperparameters) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import ClassVar
 
@@ -41,9 +41,14 @@ GATES: dict[str, Callable[..., Tensor]] = {
 """Gates of ModernBERT by the same names; as in llama.cpp, "gelu" is the tanh form."""
 
 
+OF_NORMS = ("token_embd_norm.bias", "attn_output_norm.bias", "layer_output_norm.bias")
+"""The biases that all encoders with norms after the residual connections have."""
+
+
 class PostNorm(Transformer, Encoder):
     """Encoders with norms after the residual connections, and normalised embeddings."""
 
+    needs: ClassVar[Collection[str]] = OF_NORMS
     norm_kind = LayerNorm
     rope_mode: ClassVar[RopeMode | None] = None
 
@@ -103,6 +108,7 @@ class NomicBertMoe(JinaBertV3):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.every = hp.integer("moe_every_n_layers", 0, at_least=0)
+        self.experts = self.experts and replace(self.experts, activation=gg.gelu)
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         if self.experts is not None and self.every and block.number % self.every == 1 % self.every:
@@ -113,6 +119,8 @@ class NomicBertMoe(JinaBertV3):
 @architecture("jina-bert-v2")
 class JinaBertV2(PostNorm):
     """jina-embeddings-v2 (arXiv:2310.19923): ALiBi in both directions; queries and keys may be normalised."""
+
+    needs = (*OF_NORMS, "token_types.weight", "attn_output.bias", "ffn_down.bias")
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

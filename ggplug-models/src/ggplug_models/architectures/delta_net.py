@@ -81,6 +81,8 @@ class Qwen35(Qwen3, StateSpace):
 class Qwen35Moe(Qwen35):
     """Qwen 3.5 with experts, and a shared expert that is multiplied by a gate."""
 
+    needs = ("ffn_gate_inp_shexp.weight",)
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         if self.experts is not None and not self.experts.n_ff_shared:

@@ -13,8 +13,8 @@ from ggplug_models.architectures.llama import Llama
 from ggplug_models.architectures.parallel import Parallel
 from ggplug_models.architectures.qwen import Qwen2, Qwen3
 from ggplug_models.layers.feed_forward import activated, gated, gated_together
-from ggplug_models.layers.linear import linear
-from ggplug_models.layers.norms import RmsNorm
+from ggplug_models.layers.linear import LINEAR_BIASES, linear
+from ggplug_models.layers.norms import NORM_BIASES, RmsNorm
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block
@@ -38,6 +38,8 @@ class Baichuan(Llama):
 class Qwen(Qwen2):
     """Qwen 1 (arXiv:2309.16609): files have twice the width of the network."""
 
+    needs = ("attn_qkv.bias",)
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.n_ff = [width // 2 for width in self.n_ff]
@@ -46,6 +48,8 @@ class Qwen(Qwen2):
 @architecture("pangu-embedded")
 class PanguEmbedded(Qwen2):
     """openPangu Embedded (arXiv:2505.22375): biases of attention."""
+
+    needs = ("attn_output.bias",)
 
 
 @architecture("paddleocr")
@@ -162,6 +166,7 @@ class CodeShell(StarCoder2):
 class Jais(LayerNormed):
     """Jais (arXiv:2308.16149): ALiBi, logits divided by the width of a head, SwiGLU with biases."""
 
+    needs = (*NORM_BIASES, *LINEAR_BIASES, "attn_qkv.bias", "ffn_gate.bias")
     rope_mode = None
 
     def read(self, hp: Hyperparameters) -> None:

@@ -80,7 +80,7 @@ class _Nested(NormedHeads, Capped):
         k = v = None
         if of == block.number:
             k = split(linear(w, "attn_k", x, heads.k_width), heads.n_head_kv)
-            has_values = "attn_v.weight" in w
+            has_values = bool(self.windows[block.number]) or "attn_v.weight" in w
             v = split(linear(w, "attn_v", x, heads.v_width), heads.n_head_kv) if has_values else k
             k, v = self.rotated(self.norm(w, "attn_k_norm", k), block), gg.rms_norm(v, eps=self.norm.eps)
         y = block.attend(q, k, v, scale=self.scale, of=of)
@@ -100,6 +100,8 @@ class _Router(Experts):
 class Gemma4(_Nested):
     """Gemma 4: heads of blocks without a window have a width of their own; in larger models, a dense network and
     experts read the same vectors; each block's result has a factor."""
+
+    needs = ("rope_freqs.weight",)
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

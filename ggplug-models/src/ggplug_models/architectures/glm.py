@@ -36,6 +36,7 @@ class Glm4(ChatGlm):
 class Glm4Moe(Transformer, Decoder):
     """GLM 4.5: experts with sigmoid scores, chosen by a bias, and shared ones; the first blocks have none."""
 
+    needs = ("exp_probs_b.bias",)
     feed_forward_norm = "post_attention_norm"
 
     def read(self, hp: Hyperparameters) -> None:

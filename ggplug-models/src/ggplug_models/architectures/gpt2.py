@@ -5,8 +5,8 @@ from __future__ import annotations
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.layers.feed_forward import plain
-from ggplug_models.layers.linear import rows
-from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.layers.linear import LINEAR_BIASES, rows
+from ggplug_models.layers.norms import NORM_BIASES, LayerNorm
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
@@ -27,6 +27,7 @@ class LayerNormed(Transformer, Decoder):
 class Gpt2(LayerNormed):
     """GPT-2: learned position embeddings."""
 
+    needs = (*NORM_BIASES, *LINEAR_BIASES, "attn_qkv.bias")
     rope_mode = None
 
     @property
@@ -48,6 +49,8 @@ class StarCoder(Gpt2):
 class GptNeoX(LayerNormed):
     """GPT-NeoX and Pythia: attention and network in parallel if the file says so, each after a norm of its own."""
 
+    needs = (*NORM_BIASES, *LINEAR_BIASES, "attn_qkv.bias")
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.parallel = hp.boolean("use_parallel_residual", True)
@@ -64,4 +67,5 @@ class GptNeoX(LayerNormed):
 class StarCoder2(LayerNormed):
     """StarCoder 2: RoPE; several query heads share keys and values."""
 
+    needs = (*NORM_BIASES, *LINEAR_BIASES)
     rope_mode = RopeMode.NEOX

@@ -17,6 +17,7 @@ from ggplug_models.weights.weights import Weights
 class GptOss(Transformer, Decoder):
     """Experts with biases, a clipped gate, and a softmax of the chosen ones; attention sinks; alternating windows."""
 
+    needs = ("attn_output.bias", "ffn_gate_inp.bias", "ffn_gate_exps.bias", "ffn_up_exps.bias", "ffn_down_exps.bias")
     feed_forward_norm = "post_attention_norm"
 
     def read(self, hp: Hyperparameters) -> None:

@@ -44,11 +44,15 @@ class _Hybrid(Transformer, StateSpace):
 class GraniteHybrid(_Hybrid, Granite, Mamba2):
     """Granite 4: Granite's block with Mamba 2."""
 
+    needs = ("ssm_norm.weight",)
+
 
 @architecture("jamba")
 class Jamba(_Hybrid, Mamba):
     """Jamba: Mamba 1 with norms of step size, B and C; no RoPE; experts, not renormalised, in some blocks."""
 
+    varies = ("ffn_gate_inp.weight",)
+    needs = ("ssm_conv1d.bias", "ssm_dt.bias", "ssm_dt_norm.weight", "ssm_b_norm.weight", "ssm_c_norm.weight")
     rope_mode = None
     normalized_experts = False
 
@@ -62,6 +66,7 @@ class Jamba(_Hybrid, Mamba):
 class NemotronH(_Hybrid, Mamba2):
     """Nemotron-H: a block is attention without RoPE, Mamba 2, or a network with squared ReLU."""
 
+    needs = ("ssm_norm.weight",)
     rope_mode = None
 
     @cached_property
@@ -107,6 +112,8 @@ class Plamo2(_Hybrid):
     """PLaMo 2: Mamba 1 whose channels lie in heads that share a step size; norms before and after attention or Mamba,
     and network; queries and keys are normalised, each head with its own weights."""
 
+    needs = ("ssm_dt.bias",)
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         if self.n_inner % self.dt_rank:
@@ -147,6 +154,8 @@ class FalconH1(Transformer, Mamba2):
 
     What a session keeps for Mamba 2 follows what it keeps for attention: the numbers go on after the last block.
     """
+
+    needs = ()
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

@@ -21,6 +21,7 @@ from ggplug_models.state.memory import Kind, State
 class KimiLinear(DeepSeek2):
     """Blocks without key heads are delta nets; attention rotates nothing; experts have sigmoid scores."""
 
+    needs = ("exp_probs_b.bias",)
     all_attend = False
     normalized_experts = True
 

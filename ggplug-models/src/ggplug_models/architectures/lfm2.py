@@ -52,6 +52,8 @@ class Lfm2(Qwen3):
 class Lfm2Moe(Lfm2):
     """LFM2 with experts with sigmoid scores, chosen by a bias; the first blocks have none."""
 
+    needs = ("exp_probs_b.bias",)
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.experts = Experts.of(hp, gating=Gating.SIGMOID)

@@ -3,6 +3,7 @@ families with the same block."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy.typing as npt
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.layers.feed_forward import plain, relu_squared
-from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.layers.linear import LINEAR_BIASES
+from ggplug_models.layers.norms import NORM_BIASES, LayerNorm
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
@@ -104,6 +106,7 @@ class Arcee(Llama):
 class Orion(Llama):
     """Orion (arXiv:2401.12246): layer norms with biases."""
 
+    needs: ClassVar[Collection[str]] = NORM_BIASES
     rope_mode = RopeMode.NEOX
     norm_kind = LayerNorm
 
@@ -119,3 +122,5 @@ class Nemotron(Orion):
 @architecture("jais2")
 class Jais2(Nemotron):
     """Jais 2 (Inception, 2025): biases everywhere, whole heads rotated."""
+
+    needs = (*NORM_BIASES, *LINEAR_BIASES)

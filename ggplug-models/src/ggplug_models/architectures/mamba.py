@@ -5,7 +5,9 @@ In files, ``ssm_a`` is -exp(A_log).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -73,6 +75,8 @@ class StateSpace(Decoder):
 class Mamba(StateSpace):
     """Mamba 1: each channel has its own state; B, C and the step size are computed by one product."""
 
+    needs: ClassVar[Collection[str]] = ("ssm_conv1d.bias", "ssm_dt.bias")
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.norms_parts = hp.boolean("ssm.dt_b_c_rms", False)
@@ -105,6 +109,8 @@ class Mamba(StateSpace):
 @architecture("mamba2")
 class Mamba2(StateSpace):
     """Mamba 2: the channels of a head share a decay, groups of heads share B and C, which are convolved as well."""
+
+    needs: ClassVar[Collection[str]] = ("ssm_conv1d.bias", "ssm_norm.weight")
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

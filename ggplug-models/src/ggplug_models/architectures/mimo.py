@@ -22,6 +22,8 @@ class MiMo2(Transformer, Decoder):
     """MiMo V2: most blocks have a window, attention sinks, and more heads of keys; a factor of what attention gives;
     experts with sigmoid scores, chosen by a bias, in some blocks."""
 
+    varies = ("attn_sinks.weight", "ffn_gate_inp.weight")
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         assert self.rope is not None

@@ -135,6 +135,8 @@ class Afmoe(Qwen3):
     """Trinity (Arcee, 2025): three of four blocks have a window, and only these rotate; the result of attention is
     multiplied by a gate; norms before and after; experts with sigmoid scores, chosen by a bias."""
 
+    needs = ("exp_probs_b.bias",)
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.slide_with_rope(hp, 4)

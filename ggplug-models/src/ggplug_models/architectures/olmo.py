@@ -79,6 +79,8 @@ class Olmoe(_NormedWidth):
 class MiniMaxM2(_NormedWidth):
     """MiniMax M2 (2025): experts with sigmoid scores, chosen by a bias; a part of each head is rotated."""
 
+    needs = ("exp_probs_b.bias",)
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.experts = Experts.of(hp, gating=Gating.SIGMOID)

@@ -65,6 +65,8 @@ class Cohere2(CommandR):
 class Falcon(Parallel):
     """Falcon: a network without a gate; in larger models, attention has a norm of its own."""
 
+    needs = ("attn_norm.bias", "output_norm.bias")
+
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         h = self.norm(w, "attn_norm", x)
@@ -79,6 +81,8 @@ class Falcon(Parallel):
 @architecture("stablelm")
 class StableLm(Parallel):
     """StableLM 2: parallel only in the largest models; in files with a second norm, the network follows attention."""
+
+    needs = ("attn_norm.bias", "output_norm.bias")
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights

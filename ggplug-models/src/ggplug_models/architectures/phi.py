@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ggplug.tensor import Tensor
 from ggplug_models.layers.feed_forward import gated_together, plain
+from ggplug_models.layers.linear import LINEAR_BIASES
 from ggplug_models.layers.norms import LayerNorm
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
@@ -15,6 +16,7 @@ from ggplug_models.networks.transformer import Transformer
 class Phi2(Transformer, Decoder):
     """Phi 2: attention and network in parallel, after one layer norm; biases; a part of each head is rotated."""
 
+    needs = ("attn_norm.bias", "output_norm.bias", *LINEAR_BIASES, "output.bias")
     norm_kind = LayerNorm
 
     def block(self, x: Tensor, block: Block) -> Tensor:

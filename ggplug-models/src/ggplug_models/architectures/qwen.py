@@ -21,6 +21,7 @@ class Qwen2(Transformer, Decoder):
 class Qwen2Moe(Qwen2):
     """Qwen 2 with experts, whose weights are not normalised, and a shared expert that is multiplied by a gate."""
 
+    needs = ("ffn_gate_inp_shexp.weight",)
     normalized_experts = False
 
     def read(self, hp: Hyperparameters) -> None:

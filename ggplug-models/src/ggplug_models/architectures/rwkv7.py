@@ -25,6 +25,7 @@ DECAY = -0.606531
 class Rwkv7(Decoder):
     """Blocks of time mixing and channel mixing, which both combine a token with the previous one."""
 
+    needs = ("token_embd_norm.bias", "attn_norm.bias", "attn_norm_2.bias", "output_norm.bias")
     norm_kind = LayerNorm
 
     def read(self, hp: Hyperparameters) -> None:

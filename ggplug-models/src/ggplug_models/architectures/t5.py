@@ -30,6 +30,7 @@ FARTHEST = 128
 class Biased(Transformer):
     """Queries are not scaled; a bias for each head depends on how far tokens are apart, by buckets."""
 
+    varies = ("attn_rel_b.weight",)
     rope_mode = None
 
     def read(self, hp: Hyperparameters) -> None:
@@ -125,7 +126,7 @@ class T5(Biased, EncoderDecoder):
         return super().cache_on(number % self.n_layer)
 
     def _named(self, part: str, number: int) -> Weights:
-        return Weights(self.weights, self.architecture, f"{part}.blk.{number}.")
+        return self.w.part(f"{part}.").block(number)
 
     def first_of(self, inputs: object) -> Weights:
         return self._named("enc" if isinstance(inputs, Texts) else "dec", 0)

@@ -30,6 +30,7 @@ from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES
 from ggplug_models.converting.vocabulary import WORLD_TOKENS, vocabulary
 from ggplug_models.metadata.values import Values
+from ggplug_models.weights.weights import check_blocks
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
 """Types with another name as a file type, because llama.cpp names a mixture after the type alone."""
@@ -46,6 +47,8 @@ FILE_TYPES: dict[str, int] = {
 }
 """Types that all matrices can have, with their ``general.file_type``; mixtures are further types."""
 
+_POOLING = "1_Pooling/config.json"
+
 READ = (
     "config.json",
     "generation_config.json",
@@ -59,7 +62,7 @@ READ = (
     "chat_template.jinja",
     "chat_template.json",
     "sentence_bert_config.json",
-    "1_Pooling/config.json",
+    _POOLING,
     "config_sentence_transformers.json",
 )
 """Files of a folder that are read, if they exist, in addition to those with the weights."""
@@ -172,6 +175,12 @@ class _Conversion:
         names = [name for name, _, _ in self._tensors]
         if "token_embd.weight" not in names:
             raise ModelError(f"{source.path} has no token embeddings among its weights")
+        if config.values.get("tie_word_embeddings") is False and self._lacks_head(source, family, config, names):
+            raise ModelError(
+                f"{source.path} has no tensor {family.head!r}, although config.json says that it is not tied to the "
+                "token embeddings",
+                tensor=family.head,
+            )
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ModelError(f"{source.path} has two tensors for {twice} of the GGUF file", tensor=twice)
         rope.check(config, family.architecture, family.scalings)
@@ -184,8 +193,15 @@ class _Conversion:
             **(family.of_weights(weights.tensors, config) if family.of_weights else {}),
             **vocabulary(source, family, config, n_vocab),
         }
+        check_blocks(names, self._metadata, family.architecture)
         multiplied = f"{family.architecture}.rope.scaling.yarn_log_multiplier" in self._metadata
         rope.check_magnitude(config, multiplied=multiplied)
+
+    @staticmethod
+    def _lacks_head(source: Folder, family: Family, config: Values, names: list[str]) -> bool:
+        """Whether there is no output matrix, although the folder's model predicts tokens and does not embed texts."""
+        generates = any(not name.endswith(("Model", "Classification")) for name in config.texts("architectures", []))
+        return family.head is not None and generates and "output.weight" not in names and _POOLING not in source
 
     def write(self, out: Path, kind: str | None, progress: Callable[[int, int], None] | None) -> Path:
         """Writes the file.  ``kind``: the type of matrices; None keeps the types of the folder."""

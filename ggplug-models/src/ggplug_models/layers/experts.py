@@ -41,8 +41,8 @@ class Experts:
     weights are divided by their sum; ``scale``: multiplies them after that.  ``n_groups``: experts are chosen from the
     best ``n_groups_used`` of this many groups only (arXiv:2412.19437).  ``n_ff_shared``: the width of a network that
     computes all tokens, whose result is added (arXiv:2401.06066).  ``n_dense``: the first blocks have no experts.
-    ``activation``: of experts without a gate.  ``weighs_inputs``: whether the expert weights multiply what experts
-    read, and not their results.
+    ``activation``: of experts without a gate; None: all have one.  ``weighs_inputs``: whether the expert weights
+    multiply what experts read, and not their results.
     """
 
     n_expert: int
@@ -55,7 +55,7 @@ class Experts:
     n_groups_used: int = 1
     n_ff_shared: int = 0
     n_dense: int = 0
-    activation: Activation = gg.gelu
+    activation: Activation | None = None
     weighs_inputs: bool = False
 
     @classmethod
@@ -120,7 +120,7 @@ class Experts:
             h = gate(*_halves(both))
         else:
             up = _linear(weights, "ffn_up_exps", columns, chosen, self.n_ff, self.n_expert)
-            if "ffn_gate_exps.weight" in weights:
+            if self.activation is None:
                 h = gate(_linear(weights, "ffn_gate_exps", columns, chosen, self.n_ff, self.n_expert), up)
             else:
                 h = self.activation(up)
@@ -133,7 +133,7 @@ class Experts:
 
     def shared(self, weights: Weights, x: Tensor, gate: Gate) -> Tensor:
         """The result of the shared expert, multiplied by a sigmoid if the file has weights for it: [n, T]."""
-        if "ffn_gate_shexp.weight" in weights:
+        if self.activation is None:
             y = gated(weights, x, self.n_ff_shared, gate, of="_shexp")
         else:
             y = plain(weights, x, self.n_ff_shared, self.activation, of="_shexp")

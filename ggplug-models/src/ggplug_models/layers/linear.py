@@ -6,6 +6,9 @@ import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.weights.weights import Weights
 
+LINEAR_BIASES = ("attn_output.bias", "ffn_up.bias", "ffn_down.bias")
+"""Of products that all dense architectures have."""
+
 
 def linear(weights: Weights, name: str, x: Tensor, n_out: int) -> Tensor:
     """W x + b, [n_out, ...] for x [n, ...]; W is ``name.weight`` [n, n_out], b ``name.bias`` [n_out], if any.

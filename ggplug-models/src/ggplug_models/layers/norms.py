@@ -14,6 +14,9 @@ from ggplug_models.weights.weights import Weights
 
 N = TypeVar("N", bound="Norm")
 
+NORM_BIASES = ("attn_norm.bias", "ffn_norm.bias", "output_norm.bias")
+"""Of the norms that most architectures have."""
+
 
 @dataclass(frozen=True)
 class Norm:

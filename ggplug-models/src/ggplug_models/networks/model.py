@@ -43,6 +43,15 @@ class Model(Uncopied):
 
     architecture: ClassVar[str] = ""
 
+    needs: ClassVar[Collection[str]] = ()
+    """Names, without that of a block, of tensors that all files have, although layers can do without: biases, mostly.
+
+    They are those that llama.cpp requires.
+    """
+
+    varies: ClassVar[Collection[str]] = ()
+    """Names, without that of a block, of tensors that only some blocks have, although layers ask all of them."""
+
     KIND: ClassVar[str] = ""
     """What the model is, in words, if it is no model of its own."""
 
@@ -54,7 +63,7 @@ class Model(Uncopied):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self.weights = weights
-        self.w = Weights(weights, self.architecture)
+        self.w = Weights(weights, self.architecture, self.needs, self.varies)
         """Looks up a weight and checks its extents: ``w("output.weight", n_embd, n_vocab)``."""
         self.metadata = metadata
         self.devices = tuple(devices)

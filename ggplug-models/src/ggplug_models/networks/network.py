@@ -26,7 +26,7 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import Model
 from ggplug_models.state.steps import Step
 from ggplug_models.weights.rules import is_expert
-from ggplug_models.weights.weights import Weights
+from ggplug_models.weights.weights import Weights, check_blocks
 
 MOST_BLOCKS = 1 << 16
 
@@ -125,6 +125,7 @@ class Network(Model):
         self.patches: tuple[GraphChange, ...] = ()
         """The patches and adapters that are in effect; see :meth:`patch`, :meth:`adapt`, :meth:`steer`."""
         self.read(self.hyperparameters)
+        check_blocks((weight.name for weight in weights), metadata, self.architecture)
         self.n_vocab = self.w("token_embd.weight", self.n_embd, -1).ne[1]
         self.sample()  # so that a file without a tensor that it needs is refused now
 

@@ -151,8 +151,11 @@ class Transformer(Network):
         count = self.rope.n_dims // 2
         if "rope_freqs.weight" in self.w:
             return self.w("rope_freqs.weight", count)
-        of = "long" if self.is_long(block.inputs.n_ctx) else "short"
-        return self.w.optional(f"rope_factors_{of}.weight", count)
+        names = [f"rope_factors_{of}.weight" for of in ("short", "long")]
+        if not any(name in self.w for name in names):
+            return None
+        short, long = (self.w(name, count) for name in names)
+        return long if self.is_long(block.inputs.n_ctx) else short
 
     def gate(self, x: Tensor, up: Tensor) -> Tensor:
         """The gate of the feed-forward network: activation(x) * up."""

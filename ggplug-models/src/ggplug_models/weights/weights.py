@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,20 +22,41 @@ SAMPLES, SAMPLE_BYTES = 256, 4096
 
 
 class Weights:
-    """The tensors of a file whose names begin with ``prefix``: ``weights("attn_q.weight", n_in, n_out)``.
+    """The tensors of a file, all or a part of them: ``weights("attn_q.weight", n_in, n_out)``.
 
     A tensor that is missing, or has other extents, raises ModelError.  ``names``: with what the names of nodes that
-    read these weights begin; by default, ``prefix``.
+    read these weights begin.  ``needs``, ``varies``: those of :class:`.Model`.
     """
 
-    def __init__(self, tensors: Context, architecture: str, prefix: str = "", names: str | None = None) -> None:
+    def __init__(
+        self, tensors: Context, architecture: str, needs: Collection[str] = (), varies: Collection[str] = ()
+    ) -> None:
         self.tensors = tensors
         self.architecture = architecture
-        self.prefix = prefix
-        self.names = prefix if names is None else names
+        self.prefix = self.names = ""
+        self._needs = needs
+        self._varies = varies
+        self._blocks_of: str | None = None
+        """The prefix of the names of all blocks, if these are the weights of a block."""
+        self._optional: dict[str, tuple[bool, str]] = {}
+        """Of optional tensors of blocks: whether the first block has it that was asked for, and its name there."""
 
     def __contains__(self, name: str) -> bool:
-        return self.prefix + name in self.tensors
+        """Whether the file has the tensor.
+
+        Raises ModelError for a missing one that the architecture needs, and if only some of the blocks have it that are
+        asked for it, unless it is one that varies, or a scale, which only some types of weights have.
+        """
+        whole = self.prefix + name
+        found = whole in self.tensors
+        if not found and name in self._needs:
+            raise ModelError(f"the file has no tensor {whole!r}, which {self.architecture} models need", got=None)
+        if self._blocks_of is not None and name not in self._varies and not name.endswith(".scale"):
+            first, there = self._optional.setdefault(self._blocks_of + name, (found, whole))
+            if first != found:
+                missing, other = (whole, there) if first else (there, whole)
+                raise ModelError(f"the file has no tensor {missing!r}, although it has {other!r}", got=None)
+        return found
 
     def __call__(self, name: str, *ne: int) -> Tensor:
         """The tensor with this name and the extents ``ne``, innermost first; -1 stands for any extent of at least 1."""
@@ -65,8 +88,36 @@ class Weights:
 
     def block(self, number: int, of: str = "") -> Weights:
         """The weights of the block ``number``, whose names begin with ``of``: "enc." for encoders next to decoders."""
-        name = f"blk.{number}."
-        return Weights(self.tensors, self.architecture, self.prefix + of + name, self.names + name)
+        found = self._behind(self.prefix + of, f"blk.{number}.", self.names)
+        found._blocks_of = self.prefix + of
+        return found
+
+    def part(self, of: str) -> Weights:
+        """The weights whose names, and those of the nodes that read them, begin with ``of``."""
+        return self._behind(self.prefix, of, self.names)
+
+    def _behind(self, prefix: str, name: str, names: str) -> Weights:
+        found = copy(self)
+        found.prefix, found.names = prefix + name, names + name
+        return found
+
+
+def check_blocks(names: Iterable[str], metadata: Mapping[str, Any], architecture: str) -> None:
+    """Raises ModelError for the name of a tensor of a block behind the last one, which models would not compute."""
+    counts = [metadata.get(f"{architecture}.{key}") for key in ("block_count", "decoder_block_count")]
+    count = max((int(each) for each in counts if isinstance(each, (int, np.integer))), default=0)
+    for name in names:
+        block = _BLOCK.match(name)
+        if block and int(block[1]) >= count:
+            raise ModelError(
+                f"there is a tensor {name!r}, but by the settings the model has {count} blocks",
+                tensor=name,
+                got=int(block[1]) + 1,
+                wanted=count,
+            )
+
+
+_BLOCK = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 
 
 def _extents(ne: tuple[int, ...]) -> str:

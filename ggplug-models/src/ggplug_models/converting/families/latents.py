@@ -60,7 +60,8 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
 def _last_blocks(name: str, config: Values) -> str:
     """The name of a tensor; those of blocks after the last, which guess further tokens, begin with ``ahead.``."""
     match = re.match(r"model\.layers\.(\d+)\.", name)
-    return f"ahead.{name}" if match and int(match[1]) >= config.integer("num_hidden_layers") else name
+    n, ahead = config.integer("num_hidden_layers"), config.integer("num_nextn_predict_layers", 1, at_least=0)
+    return f"ahead.{name}" if match and n <= int(match[1]) < n + ahead else name
 
 
 _OPTIONAL = {f"{name.rstrip('?')}?": key for name, key in ROUTED.items()}
