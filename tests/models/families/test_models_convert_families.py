@@ -247,7 +247,7 @@ def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: 
     ("values", "named"),
     [
         ({"use_mla": True}, "use_mla must be false: of this model type, only models without latent attention"),
-        ({"rope_scaling": {"type": "yarn"}}, "rope_scaling: rope_type must be one of default, got 'yarn'"),
+        ({"rope_scaling": {"type": "yarn"}}, "rope_scaling: rope_type must be one of default: .*, got 'yarn'"),
     ],
 )
 def test_a_model_of_the_type_of_deepseek_ocr_with_another_attention_is_refused(
@@ -309,9 +309,9 @@ def test_a_scaling_of_positions_comes_into_the_file_or_is_refused(kind: str) -> 
     carried = set()
     for name in NAMES:
         config = json.loads((FOLDERS / name / "config.json").read_text("utf-8"))
-        inner = config.get("text_config", config)
-        inner["rope_parameters"] = {"rope_theta": 500.0, "rope_type": kind, **SCALED[kind]}
         family, settings = family_of(Values(config, where="config.json"))
+        scaled = {**settings.values, "rope_parameters": {"rope_theta": 500.0, "rope_type": kind, **SCALED[kind]}}
+        settings = Values(scaled, where="config.json")
         with suppress(ModelError):
             rope.check(settings, family.architecture, family.scalings)
             keys = family.keys(settings, Folder(FOLDERS / name))
@@ -726,6 +726,46 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
     changed(folder, "config.json", num_hidden_layers=1, num_nextn_predict_layers=0)
     with pytest.raises(ModelError, match=r"'blk\.1\..*', but by the settings the model has 1 blocks"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("llama2", "hidden_act", "gelu"),
+        ("gemma2", "hidden_activation", "relu"),
+        ("gpt2", "activation_function", "relu"),
+        ("nemotron_h", "mlp_hidden_act", "silu"),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("falcon", "alibi", True),
+        ("bloom", "apply_residual_connection_post_layernorm", True),
+        ("qwen2", "use_sliding_window", True),
+        ("cohere2", "layer_types", ["full_attention"] * 4),
+        ("gpt-oss", "swiglu_limit", 3.0),
+        ("llama4", "use_qk_norm", False),
+        ("mamba2", "time_step_limit", [0.0, 0.1]),
+        ("falcon-h1", "mamba_norm_before_gate", True),
+        ("smollm3", "no_rope_layers", [1, 1, 1, 1]),
+        ("deepseek3", "rope_interleave", False),
+    ],
+)
+def test_a_setting_that_the_network_does_not_follow_is_refused(
+    name: str, setting: str, value: Any, tmp_path: Path
+) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "config.json", **{setting: value})
+    with pytest.raises(ModelError, match=rf"config\.json: {setting} must be .*nothing else, got"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(("name", "usual"), [("qwen2_moe", False), ("olmoe", False), ("qwen3_vl_moe", True)])
+def test_expert_weights_are_normalised_as_the_settings_say(name: str, usual: bool, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    for value in (usual, not usual):
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config.get("text_config", config)["norm_topk_prob"] = value
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        with ggplug_models.load(ggplug_models.convert(folder, tmp_path / "out.gguf"), ["CPU"], pack=False) as model:
+            assert model.experts.normalized is value
 
 
 def test_an_expert_that_is_missing_or_odd_is_named(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug_models.checks.arguments import check_progress
-from ggplug_models.converting import rope
+from ggplug_models.converting import rope, settled
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
@@ -183,6 +183,7 @@ class _Conversion:
             )
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ModelError(f"{source.path} has two tensors for {twice} of the GGUF file", tensor=twice)
+        settled.check(config, family.architecture)
         rope.check(config, family.architecture, family.scalings)
         self._fixed = {**rope.factors(config), **(family.fixed(config) if family.fixed else {})}
         n_vocab = self._tensors[names.index("token_embd.weight")][1][0].shape[0]

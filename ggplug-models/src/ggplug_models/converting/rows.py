@@ -176,6 +176,15 @@ def routing(config: Values) -> dict[str, Any]:
     return found if scores is None else found | {"expert_gating_func": GATING[config.text(scores, one_of=GATING)]}
 
 
+def unusual_weights(config: Values, *, usual: bool) -> dict[str, Any]:
+    """The key of whether expert weights are divided by their sum, if that is not ``usual`` in the family.
+
+    llama.cpp does what is usual, whatever the settings say.
+    """
+    found = config.boolean("norm_topk_prob", usual)
+    return {} if found == usual else {"expert_weights_norm": found}
+
+
 BIAS_OF_CHOICE = (
     Tensors(LAYER + r"\w+\.(?:gate\.)?(?:e_score_correction_bias|expert_bias)", r"blk.\1.exp_probs_b.bias"),
 )

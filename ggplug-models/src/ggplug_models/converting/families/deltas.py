@@ -23,6 +23,7 @@ from ggplug_models.converting.rows import (
     decoder,
     layer,
     positions,
+    unusual_weights,
 )
 from ggplug_models.metadata.values import Values
 
@@ -77,7 +78,7 @@ _DELTA_EXPERTS = {
 
 
 def _qwen3_next(config: Values, folder: Folder) -> dict[str, Any]:
-    return positions(config, folder) | delta_net.keys(config)
+    return {**positions(config, folder), **delta_net.keys(config), **unusual_weights(config, usual=True)}
 
 
 def _qwen35(config: Values, folder: Folder) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from ggplug_models.converting.rows import (
     of_experts,
     positions,
     routing,
+    unusual_weights,
 )
 from ggplug_models.converting.state_space import MAX_POSITION, mamba, mamba2
 from ggplug_models.metadata.values import Values
@@ -60,7 +61,12 @@ def _lfm2_dense(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _lfm2_experts(config: Values, folder: Folder) -> dict[str, Any]:
     dense = config.integer("num_dense_layers", at_least=0)
-    return _lfm2(config, folder) | {"leading_dense_block_count": dense, "expert_gating_func": GATING["sigmoid"]}
+    return {
+        **_lfm2(config, folder),
+        "leading_dense_block_count": dense,
+        "expert_gating_func": GATING["sigmoid"],
+        **unusual_weights(config, usual=True),
+    }
 
 
 _LFM2 = (

@@ -44,6 +44,7 @@ from ggplug_models.converting.rows import (
     SHARED_EXPERTS,
     SIGMOID,
     SPARSE_EXPERTS,
+    Keys,
     decoder,
     layer,
     layers,
@@ -51,6 +52,7 @@ from ggplug_models.converting.rows import (
     of_experts,
     positions,
     routing,
+    unusual_weights,
     windows,
 )
 from ggplug_models.metadata.values import Values
@@ -224,7 +226,8 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
     found = {**llama_keys(config, folder), **routing(config)}
     found.pop("expert_gating_func", None)
     found.pop("expert_weights_norm", None)
-    return found | {"expert_weights_scale": 1.0, "rope.scaling.type": "none"}
+    weights = {**unusual_weights(config, usual=False), "expert_weights_scale": 1.0}
+    return {**found, **weights, "rope.scaling.type": "none"}
 
 
 _OCR_TEMPLATE = "{% for m in messages %}{{m['content']}}{% endfor %}"
@@ -235,7 +238,6 @@ def _deepseek_ocr(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of attention without a latent vector; published settings leave out the epsilon."""
     if config.boolean("use_mla", False):
         raise config.refused("use_mla", "false: of this model type, only models without latent attention are supported")
-    rope.settings(config).text("rope_type", one_of=("default",))
     found = routing(config)
     if not found.get("expert_weights_norm", True):
         del found["expert_weights_norm"]
@@ -322,6 +324,11 @@ def _smallthinker(config: Values, folder: Folder) -> dict[str, Any]:
     return found
 
 
+def _normalising(*, usual: bool) -> Keys:
+    """The keys of positions, and of how expert weights are normalised if that is not ``usual``."""
+    return lambda config, folder: {**positions(config, folder), **unusual_weights(config, usual=usual)}
+
+
 FAMILIES: dict[str, Family] = {
     "mixtral": Family(
         "llama",
@@ -341,14 +348,14 @@ FAMILIES: dict[str, Family] = {
             "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
         },
         RMS,
-        positions,
+        _normalising(usual=False),
     ),
     "qwen3_moe": Family(
         "qwen3moe",
         decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *NORMS),
         {**INTEGERS, **EXPERT_COUNTS, **EXPERT_WIDTH},
         RMS,
-        positions,
+        _normalising(usual=True),
     ),
     "llama4": _LLAMA4,
     "llama4_text": _LLAMA4,
@@ -484,6 +491,7 @@ FAMILIES: dict[str, Family] = {
         unused=r"(?:sam_model|vision_model|qwen2_model|projector)\..*|image_newline|view_seperator",
         inner="language_config",
         vocabulary=_ocr_template,
+        scalings=(),
     ),
     "bailing_moe": Family(
         "bailingmoe",
@@ -537,7 +545,7 @@ FAMILIES: dict[str, Family] = {
         decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *NORMS),
         {**INTEGERS, **EXPERT_COUNTS},
         RMS,
-        positions,
+        _normalising(usual=False),
     ),
     "minimax_m2": Family(
         "minimax-m2",

@@ -23,6 +23,7 @@ from ggplug_models.converting.rows import (
     Keys,
     decoder,
     llama_keys,
+    unusual_weights,
 )
 from ggplug_models.metadata.values import Values
 
@@ -41,7 +42,7 @@ def _qwen3_vl(config: Values, folder: Folder) -> dict[str, Any]:
     seen = folder.json("config.json").inner("vision_config", Values({})).values.get("deepstack_visual_indexes", [])
     if not isinstance(seen, list):
         raise config.refused("deepstack_visual_indexes", "an array")
-    return {**_sections(config, folder), "n_deepstack_layers": len(seen)}
+    return {**_sections(config, folder), "n_deepstack_layers": len(seen), **unusual_weights(config, usual=True)}
 
 
 def _mistral3(config: Values, folder: Folder) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""Settings that networks don't read from files: what they must say, by architecture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ggplug_models.metadata.values import Values
+
+Wanted = Collection[Any] | Callable[[Values], Collection[Any]]
+"""The values that a setting may have; a function returns them for the other settings."""
+
+_ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act")
+"""Names of the setting of the activation of feed-forward networks."""
+
+_SILU = ("silu", "swish", "swiglu")
+_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu")
+_SQUARED = ("relu2",)
+
+_ACTIVATIONS = {
+    "apertus": ("xielu",),
+    "smallthinker": ("relu",),
+    **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"), _SQUARED),
+    **dict.fromkeys(("falcon", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma-embedding"), _GELU),
+}
+"""Where it isn't SiLU.  Published models name one form of GELU and mean the other, so both are taken."""
+
+_IN_FILES = ("bert", "modern-bert", "t5", "t5encoder")
+"""Whose files have a key of the activation, or whose settings have another form."""
+
+
+def _windows(every: int) -> Callable[[Values], Collection[Any]]:
+    """The kinds of blocks: the last of each ``every`` attends to all positions, the others have a window."""
+
+    def wanted(config: Values) -> Collection[Any]:
+        numbers = range(1, config.integer("num_hidden_layers") + 1)
+        return ([("sliding_attention" if number % every else "full_attention") for number in numbers],)
+
+    return wanted
+
+
+def _rotating(config: Values) -> Collection[Any]:
+    """For each block whether it rotates: not the last of each four."""
+    return ([int(number % 4 > 0) for number in range(1, config.integer("num_hidden_layers") + 1)],)
+
+
+_NO_WINDOW: Mapping[str, Wanted] = {"use_sliding_window": (False,)}
+_UNLIMITED: Mapping[str, Wanted] = {"time_step_limit": ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])}
+_SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
+    "afmoe": {"layer_types": _windows(4)},
+    "bloom": {"apply_residual_connection_post_layernorm": (False,)},
+    "cohere2": {"layer_types": _windows(4)},
+    "deepseek2": {"rope_interleave": (True,)},
+    "falcon": {"alibi": (False,), "parallel_attn": (True,)},
+    "falcon-h1": {
+        **_UNLIMITED,
+        "mamba_norm_before_gate": lambda config: (False,) if config.boolean("mamba_rms_norm", False) else (False, True),
+    },
+    "gemma2": {"layer_types": _windows(2)},
+    "gpt2": {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    "gpt-oss": {"layer_types": _windows(2), "swiglu_limit": (7.0,)},
+    "llama4": {
+        "attention_chunk_size": (8192,),
+        "attn_scale": (0.1,),
+        "attn_temperature_tuning": (True, 4),
+        "floor_scale": (8192,),
+        "use_qk_norm": lambda config: (config.integer("num_local_experts", 16) != 128,),
+    },
+    "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
+    "starcoder": {"scale_attn_weights": (True,)},
+    **dict.fromkeys(("granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"), _UNLIMITED),
+    **dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), _NO_WINDOW),
+}
+
+
+def check(config: Values, architecture: str) -> None:
+    """Raises ModelError for a setting with which the network would compute something else than the file's."""
+    wanted: dict[str, Wanted] = {**_SETTINGS.get(architecture, {})}
+    if architecture not in _IN_FILES:
+        wanted |= dict.fromkeys(_ACTIVATION, _ACTIVATIONS.get(architecture, _SILU))
+    for setting, values in wanted.items():
+        fits = values(config) if callable(values) else values
+        if setting in config and config.values[setting] not in fits:
+            names = " or ".join(map(str, fits))
+            raise config.refused(setting, f"{names}: {architecture} models in GGUF files have nothing else")
