@@ -360,7 +360,7 @@ def test_settings_of_older_files_say_the_same(tmp_path: Path) -> None:
     new = ggplug_models.convert(folder, tmp_path / "new.gguf").read_bytes()
     scaling = json.loads((folder / "config.json").read_text("utf-8"))["rope_parameters"]
     base = scaling.pop("rope_theta")
-    scaling["type"] = scaling.pop("rope_type")
+    scaling |= {"type": scaling["rope_type"], "rope_type": None}
     changed(folder, "config.json", rope_parameters=None, rope_theta=base, rope_scaling=scaling)
     assert ggplug_models.convert(folder, tmp_path / "old.gguf").read_bytes() == new
 

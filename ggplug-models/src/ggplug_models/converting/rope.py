@@ -31,7 +31,8 @@ LLAMA3 = (*SCALINGS, "llama3")
 def settings(config: Values) -> Values:
     """The base, the type of scaling and its settings in one object; if layers differ, those with full attention."""
     parameters = _written(config).inner("full_attention", _written(config))
-    kind = parameters.values.get("rope_type", parameters.values.get("type", "default"))
+    kinds = (parameters.values.get(name) for name in ("rope_type", "type"))
+    kind = next((each for each in kinds if each is not None), "default")
     original = config.values.get("original_max_position_embeddings")
     more = {"rope_theta": config.values.get("rope_theta"), "original_max_position_embeddings": original}
     return Values(

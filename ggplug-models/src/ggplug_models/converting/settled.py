@@ -20,15 +20,14 @@ _SQUARED = ("relu2",)
 
 _ACTIVATIONS = {
     "apertus": ("xielu",),
-    "smallthinker": ("relu",),
     **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"), _SQUARED),
     **dict.fromkeys(("falcon", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma-embedding"), _GELU),
 }
 """Where it isn't SiLU.  Published models name one form of GELU and mean the other, so both are taken."""
 
-_IN_FILES = ("bert", "modern-bert", "t5", "t5encoder")
-"""Whose files have a key of the activation, or whose settings have another form."""
+_ELSEWHERE = ("bert", "modern-bert", "smallthinker", "t5", "t5encoder")
+"""Whose files have a key of the activation, or whose published settings say it in another form, or not at all."""
 
 
 def _windows(every: int) -> Callable[[Values], Collection[Any]]:
@@ -78,7 +77,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
 def check(config: Values, architecture: str) -> None:
     """Raises ModelError for a setting with which the network would compute something else than the file's."""
     wanted: dict[str, Wanted] = {**_SETTINGS.get(architecture, {})}
-    if architecture not in _IN_FILES:
+    if architecture not in _ELSEWHERE:
         wanted |= dict.fromkeys(_ACTIVATION, _ACTIVATIONS.get(architecture, _SILU))
     for setting, values in wanted.items():
         fits = values(config) if callable(values) else values
