@@ -10,7 +10,7 @@ graphs: whoever computes next binds all plans anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -308,7 +308,7 @@ class Execution(Uncopied):
 
         With a turn, splits are computed when it is their turn, and waited for.
         """
-        for split in in_turn(bound, turn):
+        for split in bound.splits if turn is None else waited_for(bound, turn):
             if split.copies:
                 self.copy(split, ordering)
             if turn is not None:
@@ -394,7 +394,7 @@ class Execution(Uncopied):
         computed = list(whole.groups.by_place(order))
         if poison:
             poison_before(layout, buffers)
-        for split in in_turn(bound, turn):
+        for split in bound.splits if turn is None else waited_for(bound, turn):
             self.copy(split, ordering)
             if turn is not None:
                 turn.enter(split.planned.split.number)
@@ -469,12 +469,8 @@ class Execution(Uncopied):
                 split.free()
 
 
-def in_turn(bound: Bound, turn: Turn | None) -> Iterable[BoundSplit]:
-    """The splits in their order.  With a turn the caller copies, enters and computes, and each is waited for."""
-    return bound.splits if turn is None else _waited_for(bound, turn)
-
-
-def _waited_for(bound: Bound, turn: Turn) -> Iterator[BoundSplit]:
+def waited_for(bound: Bound, turn: Turn) -> Iterator[BoundSplit]:
+    """The splits in their order, each waited for.  The caller copies, enters the turn and computes."""
     works = [_work(split) for split in bound.splits]
     turn.begin(works)
     for number, split in enumerate(bound.splits):

@@ -9,7 +9,7 @@ from typing import Any
 from ggplug.backend import NodeTime, node_times
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
-from ggplug.scheduler.execution import Bound, Execution, in_turn
+from ggplug.scheduler.execution import Bound, Execution, waited_for
 from ggplug.scheduler.ordering import Ordering
 from ggplug.scheduler.timing import Timing
 from ggplug.scheduler.turns import Turn
@@ -29,7 +29,7 @@ def run_traced(
     """
     timing_kernels = "ggplug_nodes_timed" in HOOKS.callers or (timing is not None and timing.times_kernels)
     times: Sequence[NodeTime]
-    for split in in_turn(bound, turn):
+    for split in bound.splits if turn is None else waited_for(bound, turn):
         stream, plan = split.planned.stream, split.plan
         limit = stream.time_limit
         about: dict[str, Any] = {"graph": bound.graph, "split": split.part, "device": stream.device}
