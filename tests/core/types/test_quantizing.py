@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import struct
 import tracemalloc
 from collections.abc import Iterable
@@ -698,8 +699,9 @@ def test_types_of_few_bits_need_importance(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="would be q2_K"):
         quantize_file(model, tmp_path / "out.gguf", "Q2_K_S", compiled=False)
     some = write_gguf_importance(tmp_path / "i.gguf", {"blk.0.ffn_down.weight": importance(512)})
-    with pytest.raises(ModelError, match=r"i\.gguf has no entry for it"):
+    with pytest.raises(ModelError, match=r"i\.gguf has no entry for it.*--override '(.*)=q4_K'") as raised:
         quantize_file(model, tmp_path / "out.gguf", "IQ2_XS", imatrix=some, compiled=False)
+    assert re.search(r"--override '(.*)=q4_K'", str(raised.value))[1] == re.escape(raised.value.tensor)
     assert not (tmp_path / "out.gguf").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -173,12 +174,17 @@ def _importance_of(choice: Choice, importance: Importance | None, name: str) -> 
                 remedy="use an importance matrix that was made with this model",
             )
     if choice.changes and needs_importance(choice, name):
-        where = "" if importance is None else f", and {importance.path} has no entry for it"
+        where, remedy = "", "pass one that was made with this model (--imatrix, imatrix=)"
+        if importance is not None:
+            where = f", and {importance.path} has no entry for it"
+            # A matrix has no entry for weights that the model did not use, as those of an indexer in a short context.
+            other = f"'{re.escape(info.name)}=q4_K'"
+            remedy = f"name a type that needs none (--override {other}, overrides=), or {remedy}"
         raise ModelError(
             f"tensor {info.name} would be {choice.type.name}, which needs an importance matrix{where}",
             tensor=info.name,
             wanted=choice.type,
-            remedy="pass one that was made with this model (--imatrix, imatrix=)",
+            remedy=remedy,
         )
     return None
 
