@@ -6,7 +6,7 @@
 :mod:`.split`      sequences of nodes on one stream, and the tensors that are copied to it for them
 :mod:`.schedule`   all decisions that depend on a graph's structure only; equal graphs share it
 :mod:`.ordering`   keeps the order of accesses by asynchronous streams
-:mod:`.turns`      the order of computations that are under way at the same time
+:mod:`.under_way`  the order of computations that are under way at the same time
 :mod:`.execution`  a schedule bound to tensors and memory, and how it is run
 :mod:`.explain`    the decisions as text and tables
 :mod:`.scheduler`  :class:`Scheduler`

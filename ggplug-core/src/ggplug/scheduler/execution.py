@@ -30,7 +30,7 @@ from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
 from ggplug.scheduler.timing import Timing
-from ggplug.scheduler.turns import Turn, Work
+from ggplug.scheduler.under_way import Computation, Work
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 
@@ -303,16 +303,16 @@ class Execution(Uncopied):
 
     # -- running -----------------------------------------------------------------------------------
 
-    def run(self, bound: Bound, ordering: Ordering, turn: Turn | None = None) -> None:
+    def run(self, bound: Bound, ordering: Ordering, computation: Computation | None = None) -> None:
         """Gives all splits to their streams; a few calls for each.
 
-        With a turn, splits are computed when it is their turn, and waited for.
+        As one of several computations, each split is computed when its order allows it, and waited for.
         """
-        for split in bound.splits if turn is None else waited_for(bound, turn):
+        for split in bound.splits if computation is None else waited_for(bound, computation):
             if split.copies:
                 self.copy(split, ordering)
-            if turn is not None:
-                turn.enter(split.planned.split.number)
+            if computation is not None:
+                computation.enter(split.planned.split.number)
             self.compute(split, ordering, split.plan)
 
     def compute(self, split: BoundSplit, ordering: Ordering, plan: Plan) -> None:
@@ -380,7 +380,7 @@ class Execution(Uncopied):
         run: Run,
         callback: EvalCallback | None,
         poison: bool,
-        turn: Turn | None = None,
+        computation: Computation | None = None,
     ) -> None:
         """Computes the splits in pieces, each up to a node that the callback observes.
 
@@ -394,10 +394,10 @@ class Execution(Uncopied):
         computed = list(whole.groups.by_place(order))
         if poison:
             poison_before(layout, buffers)
-        for split in bound.splits if turn is None else waited_for(bound, turn):
+        for split in bound.splits if computation is None else waited_for(bound, computation):
             self.copy(split, ordering)
-            if turn is not None:
-                turn.enter(split.planned.split.number)
+            if computation is not None:
+                computation.enter(split.planned.split.number)
             begin, end = split.planned.split.first, split.planned.split.end
             for number in range(begin, end):
                 node = graph.tensors[order[number]]
@@ -469,16 +469,16 @@ class Execution(Uncopied):
                 split.free()
 
 
-def waited_for(bound: Bound, turn: Turn) -> Iterator[BoundSplit]:
-    """The splits in their order, each waited for.  The caller copies, enters the turn and computes."""
+def waited_for(bound: Bound, computation: Computation) -> Iterator[BoundSplit]:
+    """The splits in their order, each waited for.  The caller copies, enters the split and computes it."""
     works = [_work(split) for split in bound.splits]
-    turn.begin(works)
+    computation.begin(works)
     for number, split in enumerate(bound.splits):
         if works[number].copies:
-            turn.enter(number)
+            computation.enter(number)
         yield split
         split.planned.stream.synchronize()
-        turn.leave()
+        computation.leave()
 
 
 def _work(split: BoundSplit) -> Work:

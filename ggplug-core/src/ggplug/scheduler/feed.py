@@ -220,7 +220,7 @@ def _is_valid(scheduler: Scheduler, ready: Ready) -> bool:
         and scheduler._callback is None
         and not scheduler.poison
         and not scheduler._unsettled
-        and scheduler.turn is None
+        and scheduler.computation is None
     )
 
 

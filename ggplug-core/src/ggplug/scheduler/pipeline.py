@@ -3,7 +3,7 @@
 A computation whose first half is on device A and whose second half is on B leaves A idle while B computes.  In a
 pipeline the next computation is then on A.  Each that is under way has a scheduler of its own on the same devices, with
 streams and memory of its own, and a thread that waits for it: so devices need not be asynchronous.  Where computations
-write the same memory, such as a KV cache, they keep their order (:mod:`.turns`).
+write the same memory, such as a KV cache, they keep their order (:mod:`.under_way`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ggplug.errors import ParameterError
 from ggplug.scheduler.scheduler import Scheduler
-from ggplug.scheduler.turns import Turn, Turns
+from ggplug.scheduler.under_way import Computation, UnderWay
 from ggplug.system.copying import Uncopied
 
 Job = Callable[[int], Callable[[], None]]
@@ -57,9 +57,9 @@ class Pipeline(Uncopied):
         for scheduler in schedulers[1:]:
             for stream, like in zip(scheduler.backends, first.backends, strict=True):
                 stream.set_limits_of(like)
-        computation = _Computation(jobs, schedulers)
+        running = _Running(jobs, schedulers)
         threads = [
-            threading.Thread(target=computation.work, args=(number,), name=f"ggplug-pipeline-{number}", daemon=True)
+            threading.Thread(target=running.work, args=(number,), name=f"ggplug-pipeline-{number}", daemon=True)
             for number in range(1, len(schedulers))
         ]
         started: list[threading.Thread] = []
@@ -68,19 +68,19 @@ class Pipeline(Uncopied):
             for thread in threads:
                 started.append(thread)
                 thread.start()
-            computation.work(0)
+            running.work(0)
         except BaseException as error:
             interrupt = error
-            computation.stop()
+            running.stop()
         for thread in started:
             while thread.is_alive():
                 try:
                     thread.join()
                 except BaseException as error:
                     interrupt = error
-                    computation.stop()
-        failures = [computation.failures[number] for number in sorted(computation.failures)]
-        computation.failures.clear()  # an error whose frames refer to it would be kept with them
+                    running.stop()
+        failures = [running.failures[number] for number in sorted(running.failures)]
+        running.failures.clear()  # an error whose frames refer to it would be kept with them
         try:
             if interrupt is not None:
                 raise interrupt
@@ -96,13 +96,13 @@ class Pipeline(Uncopied):
             self.schedulers.pop()
 
 
-class _Computation:
+class _Running:
     """Jobs that are being computed.  ``failures``: the errors, by the job's number."""
 
     def __init__(self, jobs: Sequence[Job], schedulers: Sequence[Scheduler]) -> None:
         self._jobs = jobs
         self._schedulers = schedulers
-        self._turns = Turns()
+        self._under_way = UnderWay()
         self._changed = threading.Condition()
         self._prepared = 0
         """How many jobs were prepared."""
@@ -113,33 +113,33 @@ class _Computation:
     def work(self, which: int) -> None:
         """Does the jobs of a scheduler; errors are kept in ``failures``."""
         for number in range(which, len(self._jobs), len(self._schedulers)):
-            turn: Turn | None = None
+            computation: Computation | None = None
             try:
                 with self._changed:
                     self._changed.wait_for(lambda number=number: self._ends or self._prepared == number)  # type: ignore[misc]
                 if self._ends:
                     return
-                turn = self._turns.next() if len(self._schedulers) > 1 else None
+                computation = self._under_way.add() if len(self._schedulers) > 1 else None
                 compute = self._jobs[number](which)
                 with self._changed:
                     self._prepared += 1
                     self._changed.notify_all()
-                self._schedulers[which].turn = turn
+                self._schedulers[which].computation = computation
                 compute()
             except BaseException as error:
                 self.failures[number] = error
                 self._end()
                 if not isinstance(error, Exception):
-                    self._turns.stop()
+                    self._under_way.stop()
             finally:
-                self._schedulers[which].turn = None
-                if turn is not None:
-                    turn.end()
+                self._schedulers[which].computation = None
+                if computation is not None:
+                    computation.end()
 
     def stop(self) -> None:
         """Prepares no more jobs, and begins no more splits."""
         self._end()
-        self._turns.stop()
+        self._under_way.stop()
 
     def _end(self) -> None:
         with self._changed:

@@ -27,7 +27,7 @@ from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.scheduler.timing import Timing
 from ggplug.scheduler.traced import run_traced
-from ggplug.scheduler.turns import Turn
+from ggplug.scheduler.under_way import Computation
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
@@ -136,8 +136,8 @@ class Scheduler(Uncopied):
         self._current: Execution | None = None
         self._found: tuple[Graph, int, int, Execution] | None = None
         self._entered_by = 0
-        self.turn: Turn | None = None
-        """When splits may be computed, while computations of other schedulers are under way (:mod:`.pipeline`)."""
+        self.computation: Computation | None = None
+        """This computation among those of other schedulers that are under way; None outside of a :mod:`.pipeline`."""
         self._unsettled = False
         """Whether a computation, or waiting for it, was interrupted, and not all streams were waited for since."""
         self.freed = False
@@ -492,7 +492,7 @@ class Scheduler(Uncopied):
             bound = execution.bind(graph, version)
             if observing or self.poison:
                 observer = self._callback, bool(self.poison)
-                execution.run_observed(graph, bound, self._ordering, allocation, run, *observer, self.turn)
+                execution.run_observed(graph, bound, self._ordering, allocation, run, *observer, self.computation)
                 run.end(progress=run.progress)
             else:
                 timing = execution.timing
@@ -500,10 +500,10 @@ class Scheduler(Uncopied):
                 if HOOKS.splits_observed:
                     HOOKS.notify("ggplug_graph_prepared", graph=graph, start=start, end=time.perf_counter_ns())
                 if HOOKS.splits_observed or timed:
-                    how = timing if timed else None, self.turn
+                    how = timing if timed else None, self.computation
                     run_traced(execution, bound, self._ordering, self._synchronize, *how)
                 else:
-                    execution.run(bound, self._ordering, self.turn)
+                    execution.run(bound, self._ordering, self.computation)
                 readers: tuple[Event, ...] = ()
                 if self.n_copies > 1 and self._asynchronous:
                     # The inputs of the next version can be set while this one is computed.

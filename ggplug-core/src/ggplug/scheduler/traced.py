@@ -12,7 +12,7 @@ from ggplug.hookspecs import HOOKS
 from ggplug.scheduler.execution import Bound, Execution, waited_for
 from ggplug.scheduler.ordering import Ordering
 from ggplug.scheduler.timing import Timing
-from ggplug.scheduler.turns import Turn
+from ggplug.scheduler.under_way import Computation
 
 
 def run_traced(
@@ -21,7 +21,7 @@ def run_traced(
     ordering: Ordering,
     synchronize: Callable[[], None],
     timing: Timing | None = None,
-    turn: Turn | None = None,
+    computation: Computation | None = None,
 ) -> None:
     """Computes the splits; ``synchronize`` waits for all streams.
 
@@ -29,7 +29,7 @@ def run_traced(
     """
     timing_kernels = "ggplug_nodes_timed" in HOOKS.callers or (timing is not None and timing.times_kernels)
     times: Sequence[NodeTime]
-    for split in bound.splits if turn is None else waited_for(bound, turn):
+    for split in bound.splits if computation is None else waited_for(bound, computation):
         stream, plan = split.planned.stream, split.plan
         limit = stream.time_limit
         about: dict[str, Any] = {"graph": bound.graph, "split": split.part, "device": stream.device}
@@ -42,8 +42,8 @@ def run_traced(
                 start = time.perf_counter_ns()
                 nbytes = sum(copy.nbytes for copy in split.copies)
                 HOOKS.notify("ggplug_split_copied", **about, nbytes=nbytes, start=copying, end=start)
-            if turn is not None:
-                turn.enter(split.planned.split.number)
+            if computation is not None:
+                computation.enter(split.planned.split.number)
             start = time.perf_counter_ns()
             if timing_kernels:
                 times = plan.compute_traced()

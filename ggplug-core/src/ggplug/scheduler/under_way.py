@@ -32,15 +32,15 @@ class Work(NamedTuple):
         return not (self.writes.isdisjoint(other.touches) and other.writes.isdisjoint(self.touches))
 
 
-class Turn:
-    """The turn of one computation.  :meth:`end` has to be called in any case.
+class Computation:
+    """One of the computations.  :meth:`end` has to be called in any case.
 
     A device is held from :meth:`enter` on until the next split enters: so what that reads is copied from the device
     before another computation keeps it busy.
     """
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, others: UnderWay) -> None:
+        self._others = others
         self._works: Sequence[Work] | None = None
         """The splits; None until they are known."""
         self._entered = self._done = 0
@@ -48,42 +48,42 @@ class Turn:
         self._held: Named | None = None
 
     def begin(self, works: Sequence[Work]) -> None:
-        """Tells the others what will be computed."""
-        with self._turns.changed:
+        """Makes known which splits will be computed."""
+        with self._others.changed:
             self._works = works
             self._entered = self._done = 0
-            self._turns.changed.notify_all()
+            self._others.changed.notify_all()
 
     def enter(self, number: int) -> None:
         """Waits until a split may be computed, unless it was entered.  Raises ComputeAborted if the computations were
         stopped."""
         if number < self._entered:
             return
-        with self._turns.changed:
+        with self._others.changed:
             assert self._works is not None
             work = self._works[number]
             self._held = None
-            self._turns.changed.notify_all()
-            self._turns.changed.wait_for(lambda: self._turns.stopped or self._may_compute(work))
-            if self._turns.stopped:
+            self._others.changed.notify_all()
+            self._others.changed.wait_for(lambda: self._others.stopped or self._may_compute(work))
+            if self._others.stopped:
                 raise ComputeAborted("the computation was stopped, because the call that it belongs to was interrupted")
             self._held, self._entered = work.device, number + 1
 
     def leave(self) -> None:
         """The split that was entered is computed."""
-        with self._turns.changed:
+        with self._others.changed:
             self._done += 1
-            self._turns.changed.notify_all()
+            self._others.changed.notify_all()
 
     def end(self) -> None:
         """The computation is done, or has failed: nobody waits for it any more."""
-        with self._turns.changed:
-            if self in self._turns.order:
-                self._turns.order.remove(self)
-            self._turns.changed.notify_all()
+        with self._others.changed:
+            if self in self._others.order:
+                self._others.order.remove(self)
+            self._others.changed.notify_all()
 
     def _may_compute(self, work: Work) -> bool:
-        order = self._turns.order
+        order = self._others.order
         if any(other._held is work.device for other in order):
             return False
         return not any(other._goes_before(work) for other in order[: order.index(self)])
@@ -96,8 +96,8 @@ class Turn:
         return any(map(work.conflicts, left)) or any(each.device is work.device for each in left[:1])
 
 
-class Turns:
-    """The turns of computations, in their order.
+class UnderWay:
+    """The computations that are under way, in their order.
 
     ``changed``: the condition that is held while anything here is read or changed.  ``stopped``: no split begins any
     more.
@@ -105,13 +105,13 @@ class Turns:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.order: list[Turn] = []
+        self.order: list[Computation] = []
         self.stopped = False
 
-    def next(self) -> Turn:
-        """The turn of a computation that comes after all others so far."""
+    def add(self) -> Computation:
+        """A new computation, after all others."""
         with self.changed:
-            self.order.append(Turn(self))
+            self.order.append(Computation(self))
             return self.order[-1]
 
     def stop(self) -> None:
