@@ -16,7 +16,7 @@ from ggplug import ops
 from ggplug.errors import ModelError, ParameterError, PlacementError
 from ggplug.gguf import GGUFWriter
 from ggplug.quantizing.importance import CHUNK_SIZE, CHUNKS, COUNTS, DATASETS, SUMS
-from ggplug.system.files import replacing
+from ggplug.system.files import check_target, replacing
 from ggplug.tensor import Tensor
 from ggplug_models.layers.patches import GraphChange, Patching
 from ggplug_models.networks.decoder import Decoder
@@ -34,10 +34,11 @@ class InputSums(GraphChange):
 
     ``sums``: float64 by the name of a weight, [matrices, n] for one of ``matrices`` matrices with rows of n elements.
     ``counts``: the number of inputs: of each expert, or one for all matrices, which read as many.  ``tokens``: how many
-    tokens of the next step are no padding.
+    tokens of the next step are no padding.  ``paths``: the model's files.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, paths: Sequence[Path] = ()) -> None:
+        self.paths = tuple(paths)
         self.sums: dict[str, npt.NDArray[np.float64]] = {}
         self.counts: dict[str, npt.NDArray[np.int64]] = {}
         self.tokens = 0
@@ -100,7 +101,7 @@ def measure(
     ``progress(done, count)``: called after each chunk.  Raises what :func:`.in_chunks` and sessions raise;
     PlacementError if none of the model's devices calls Python functions, ModelError for inputs that are not finite.
     """
-    read, found = in_chunks(model, tokens, n_ctx, chunks), InputSums()
+    read, found = in_chunks(model, tokens, n_ctx, chunks), InputSums(model.paths)
     call = gg.map_custom1(gg.new_tensor(gg.F32, (1,)), lambda *_: None)
     if not any(device.supports_op(call) for device in model.devices):
         raise PlacementError(
@@ -128,10 +129,12 @@ def write_importance(
     """Writes what :func:`measure` found in a format of llama.cpp's, which ``ggplug quantize --imatrix`` reads.
 
     ``dataset``: the name of the text.  ``chunks``, ``n_ctx``: the number of chunks, and of the tokens of one.
-    ``format``: one of :data:`FORMATS`.  Raises ParameterError for another one, and OSError.
+    ``format``: one of :data:`FORMATS`.  Raises ParameterError for another one, or for the path of a
+    file of the model, and OSError.
     """
     if format not in FORMATS:
         raise ParameterError(f"format must be one of {', '.join(FORMATS)}, got {format!r}", got=format, wanted=FORMATS)
+    check_target(path, found.paths)
     if format == "dat":
         with replacing(path) as file:
             file.write(_in_old_format(found, dataset, chunks, n_ctx))

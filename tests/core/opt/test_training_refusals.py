@@ -171,6 +171,61 @@ def test_integers_of_a_dataset_fit_or_are_refused(dtype: Any) -> None:
         opt.Dataset(np.zeros((1, 2)), np.array([2**31], dtype))
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([[1 + 2j]], "real numbers, got complex128"),
+        ([["a"]], "real numbers, got <U1"),
+        (np.ma.masked_array([[1.0, 2.0]], [[False, True]]), "got masked values"),
+        ([[1e300]], "must fit into float32, got 1e[+]300"),
+    ],
+)
+def test_values_of_a_dataset_are_numbers_that_float32_holds(values: Any, said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        opt.Dataset(values)
+    assert np.isinf(opt.Dataset([[np.inf]]).data).all()
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "settings"),
+    [
+        (opt.AdamW, {"alpha": -1.0}),
+        (opt.AdamW, {"alpha": "1e-3"}),
+        (opt.AdamW, {"alpha": None}),
+        (opt.AdamW, {"beta1": 1.0}),
+        (opt.AdamW, {"beta2": 1.5}),
+        (opt.AdamW, {"eps": math.nan}),
+        (opt.AdamW, {"wd": math.nan}),
+        (opt.SGD, {"alpha": math.inf}),
+        (opt.SGD, {"wd": -0.1}),
+    ],
+)
+def test_settings_of_an_optimiser_are_checked_before_anything_is_computed(
+    optimiser: Any, settings: dict[str, Any]
+) -> None:
+    (name,) = settings
+    with pytest.raises(ParameterError, match=f"{name} must be a"):
+        optimiser(**settings)
+
+
+@pytest.mark.parametrize("alpha", [math.nan, None, -1.0])
+def test_a_schedule_gives_numbers(alpha: Any) -> None:
+    schedule = opt.SGD(lambda step: alpha if step else 0.1)
+    with opt.Training(linear, {"w": WEIGHTS}, opt.mean_squared_error, schedule) as training:
+        training.step(DATA, TARGETS)
+        before = training.values(training.parameters["w"]).copy()
+        with pytest.raises(ParameterError, match="alpha of step 1 must be"):
+            training.step(DATA, TARGETS)
+        np.testing.assert_array_equal(training.values(training.parameters["w"]), before)
+
+
+def test_epochs_need_a_batch_and_a_seed() -> None:
+    with opt.Training(linear, {"w": WEIGHTS}, opt.mean_squared_error) as training:
+        for how in ({"batch": 0}, {"seed": -1}):
+            with pytest.raises(ParameterError, match="batch must be at least 1, and seed at least 0"):
+                opt.fit(training, opt.Dataset(DATA, TARGETS), 1, **how)  # type: ignore[arg-type]
+
+
 def test_patience_needs_a_validation_dataset() -> None:
     with opt.Training(linear, {"w": WEIGHTS}, opt.mean_squared_error) as training:
         for patience in (2, -1):

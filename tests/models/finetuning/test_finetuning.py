@@ -188,6 +188,17 @@ def test_weights_that_a_file_cannot_hold_are_not_written(
     assert not (tmp_path / "out.gguf").exists()
 
 
+def test_the_file_of_the_model_is_not_overwritten(q4_0: Decoder, f16: Decoder, tmp_path: Path) -> None:
+    with LoraTraining(q4_0) as adapter, WeightTraining(f16, ["blk.0.attn_q.weight"]) as weights:
+        for training in (adapter, weights):
+            (path,) = training.model.paths
+            before = path.read_bytes()
+            for write in (training.write, training.save):
+                with pytest.raises(ParameterError, match="is the same file as"):
+                    write(path)
+            assert path.read_bytes() == before
+
+
 def test_an_adapter_is_trained_on_top_of_others(f16: Decoder, tmp_path: Path) -> None:
     texts = texts_of(f16.n_vocab)
     dataset, files = Texts(texts, 40), [tmp_path / "first.gguf", tmp_path / "second.gguf"]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -367,6 +368,10 @@ def test_the_command_draws_a_picture(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "all weights on the first device" in path.read_text()
     assert done.stdout.startswith("placement: all weights")
+    model = Path(shutil.copy(QWEN, tmp_path))
+    done = CliRunner().invoke(app, ["fit", str(model), "--device", "CPU", "--picture", str(model)])
+    assert done.exit_code != 0
+    assert model.read_bytes() == QWEN.read_bytes()
 
 
 def test_the_command_refuses_what_does_not_fit_and_a_budget_without_a_size() -> None:

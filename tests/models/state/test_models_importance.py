@@ -88,6 +88,8 @@ def test_the_file_is_what_quantising_reads(tmp_path: Path) -> None:
     with loaded("qwen3moe") as model:
         found, count = measure(model, TOKENS, N_CTX)
     path = write_importance(tmp_path / "imatrix.gguf", found, dataset="text.txt", chunks=count, n_ctx=N_CTX)
+    with pytest.raises(ParameterError, match="is the same file as"):
+        write_importance(model.paths[0], found, dataset="text.txt", chunks=count, n_ctx=N_CTX)
     read = read_importance(path)
     assert (read.datasets, read.chunks) == (("text.txt",), 3)
     name = "blk.1.attn_q.weight"

@@ -25,7 +25,8 @@ class Dataset:
 
     Floats become float32, integers int32, in which they must fit.  ``shard``: so many consecutive datapoints stay
     together when datapoints are shuffled.  Raises ShapeError if there is not one label for each datapoint,
-    ParameterError if they are no whole number of shards, or for an integer that does not fit.
+    ParameterError if they are no whole number of shards, for values that are no real numbers or are masked, and for one
+    that does not fit.
     """
 
     def __init__(self, data: Any, labels: Any = None, *, shard: int = 1) -> None:
@@ -67,8 +68,16 @@ class Dataset:
 
 def _plain(values: Any) -> Array:
     array = np.asarray(values)
+    if array.dtype.kind not in "biuf" or np.ma.is_masked(values):
+        what = "masked values" if array.dtype.kind in "biuf" else f"{array.dtype} values"
+        raise ParameterError(f"a dataset has real numbers, got {what}", got=array.dtype)
     if array.dtype.kind not in "iu":
-        return np.ascontiguousarray(array, np.float32)
+        with np.errstate(over="ignore"):
+            floats = np.ascontiguousarray(array, np.float32)
+        outside = array[np.isinf(floats) & np.isfinite(array)]
+        if outside.size:
+            raise ParameterError(f"floats of a dataset must fit into float32, got {outside[0]}", got=float(outside[0]))
+        return floats
     if not np.can_cast(array.dtype, np.int32):
         limits = np.iinfo(np.int32)
         outside = array[(array < limits.min) | (array > limits.max)]

@@ -38,8 +38,13 @@ def fit(
     drawn on standard error while that is a terminal: the epoch, its batches, their mean loss so far, and the time left.
 
     Raises TrainingError if a loss is NaN or infinite, or with ``checkpoint`` a parameter after an epoch; the checkpoint
-    is that of the epoch before.  ParameterError for ``patience`` without ``validation``.
+    is that of the epoch before.  ParameterError for ``patience`` without ``validation``, an empty ``batch``, a negative
+    ``seed``.
     """
+    if batch < 1 or seed < 0:
+        raise ParameterError(
+            f"batch must be at least 1, and seed at least 0, got {batch} and {seed}", got=(batch, seed)
+        )
     if patience < 0 or (patience and validation is None):
         raise ParameterError(f"patience must be 0, or positive with a validation dataset, got {patience}", got=patience)
     for number in range(len(training.epochs), epochs):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug import ops
+from ggplug.errors import ParameterError
 from ggplug.opt.schedules import Schedule
 from ggplug.tensor import Tensor
 
@@ -18,7 +21,10 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class AdamW:
-    """AdamW (arXiv:1711.05101): moments m and v of each parameter; see :class:`~ggplug.ops.OptStepAdamw`."""
+    """AdamW (arXiv:1711.05101): moments m and v of each parameter; see :class:`~ggplug.ops.OptStepAdamw`.
+
+    Raises ParameterError for settings that are no finite numbers or negative, and for betas from 1 on.
+    """
 
     alpha: float | Schedule = 1e-3
     beta1: float = 0.9
@@ -28,6 +34,9 @@ class AdamW:
 
     moments: ClassVar[tuple[str, ...]] = ("m", "v")
     """The names of what is kept of each parameter, in its shape, zero at first."""
+
+    def __post_init__(self) -> None:
+        _check(self, below_1=("beta1", "beta2"))
 
     def settings(self, step: int) -> Array:
         """The source ``params`` of the op in this step, from 0 on."""
@@ -43,12 +52,15 @@ class AdamW:
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent; see :class:`~ggplug.ops.OptStepSgd`."""
+    """Stochastic gradient descent; see :class:`~ggplug.ops.OptStepSgd`.  Raises ParameterError as :class:`AdamW`."""
 
     alpha: float | Schedule = 1e-2
     wd: float = 0.0
 
     moments: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        _check(self)
 
     def settings(self, step: int) -> Array:
         """The source ``params`` of the op in this step, from 0 on."""
@@ -62,5 +74,20 @@ class SGD:
 Optimiser = AdamW | SGD
 
 
+def _check(optimiser: Optimiser, below_1: Sequence[str] = ()) -> None:
+    for field in fields(optimiser):
+        value = getattr(optimiser, field.name)
+        if not callable(value):
+            _checked(field.name, value, 1.0 if field.name in below_1 else math.inf)
+
+
+def _checked(name: str, value: object, below: float = math.inf) -> float:
+    """A setting, from 0 on and less than ``below``."""
+    if isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < below:
+        return float(value)
+    wanted = "a finite number from 0 on" if below == math.inf else f"a number from 0 on and less than {below:g}"
+    raise ParameterError(f"{name} must be {wanted}, got {value!r:.100}", got=value, wanted=wanted)
+
+
 def _at(alpha: float | Schedule, step: int) -> float:
-    return alpha(step) if callable(alpha) else alpha
+    return _checked(f"alpha of step {step}", alpha(step)) if callable(alpha) else alpha

@@ -106,10 +106,12 @@ def fit(
     --experts-on, shows what the devices will hold with that one. If nothing fits, the exit code is 1, and the message
     says by how many bytes, and what would fit.
     """
-    from ggplug.system.files import replacing
+    from ggplug.system.files import check_target, replacing
     from ggplug_models.fit_picture import picture
     from ggplug_models.fitting import fit
 
+    if drawing is not None:
+        check_target(drawing, [model])
     names, placement = placed(devices, place_rules)
     found = fit(
         model,

@@ -64,6 +64,11 @@ class _ModelTraining(opt.Training):
         """The weights beside which it learns."""
         return f"{self.model.architecture} {self.model.digest}"
 
+    def save(self, path: str | Path) -> None:
+        """As :meth:`.Training.save`.  Raises ParameterError for the path of the model's own file."""
+        check_target(path, self.model.paths)
+        super().save(path)
+
 
 def _logits(model: Decoder, change: Callable[[Parameters], GraphChange], parameters: Parameters, ids: Tensor) -> Tensor:
     """The logits after each token, [n_vocab, n * texts], for ``ids`` I32 [n, texts]."""
@@ -157,8 +162,10 @@ class LoraTraining(_ModelTraining):
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Writes the adapter in llama.cpp's format, for :meth:`.Network.adapt`; returns its path.
 
-        Raises TrainingError for matrices with NaN or infinities, OSError.
+        Raises ParameterError for the path of the model's own file, TrainingError for matrices with NaN or infinities,
+        OSError.
         """
+        check_target(path, self.model.paths)
         matrices = {name: self.values(tensor) for name, tensor in self.parameters.items()}
         return write_lora(path, self.model.architecture, self.alpha, matrices)
 
