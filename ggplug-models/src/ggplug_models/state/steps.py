@@ -385,24 +385,23 @@ def stored_early(graph: Graph, outputs: Sequence[Tensor]) -> Graph:
             read_until |= {s.root: graph.index[node] for s in node.src if s is not None and s.root in read_until}
     due: dict[int, list[Tensor]] = {}
     for state in states:
-        new = state.src[0]
-        assert new is not None
-        due.setdefault(max(read_until[state.root], graph.index[new.root]), []).append(state)
+        views = _with_views(state)
+        needed = [graph.index[each] for view in views for each in view.src if each is not None and each not in views]
+        due.setdefault(max(read_until[state.root], *needed), []).append(state)
     ordered: dict[Tensor, None] = {}
     for position, tensor in enumerate(graph.tensors):
         if tensor not in states:
             ordered.setdefault(tensor)
         for state in due.get(position, ()):
-            # All that it needs is there, but views of it.
-            ordered |= dict.fromkeys(each for each in reversed(_views_before(state)) if each not in ordered)
+            ordered |= dict.fromkeys(each for each in reversed(_with_views(state)) if each not in ordered)
     return Graph.listed(list(ordered), graph.outputs, graph.name)
 
 
-def _views_before(node: Tensor) -> list[Tensor]:
-    """A node, and the views that it reads, each before those that it is a view of."""
+def _with_views(node: Tensor) -> list[Tensor]:
+    """A node, and the views that it reads, each before what it is a view of."""
     found = [node]
     for each in found:
-        found += [source for source in each.src if source is not None and source.is_view]
+        found += [source for source in each.src if source is not None and source.op is not None and source.op.is_view]
     return found
 
 

@@ -249,11 +249,11 @@ def expand_panel(kind: str, type_name: str) -> compiler.Intrinsic:
 
 
 @functools.cache
-def pack_columns(kind: str, type_name: str, through: str = "f32") -> compiler.Intrinsic:
+def pack_columns(kind: str, type_name: str, through: str = "") -> compiler.Intrinsic:
     """``pack_columns(...)(panel, first, stride, rows, numbers)``: a panel of weights whose *rows* are adjacent.
 
     Number ``k`` of rows 0, 1, ... lies at ``first + k * stride``, rows contiguous: a transposed view of a plain type.
-    A whole panel is filled; columns from ``rows`` on are zero.  ``through``: the type that numbers are rounded to.
+    A whole panel is filled; columns from ``rows`` on are zero.  ``through``: a type that numbers are rounded to.
     """
     t, s, rounded = PLAIN[type_name], layout(kind), _rounding(through)
     columns = [v * s.width for v in range(s.vecs)]
@@ -274,7 +274,7 @@ def pack_columns(kind: str, type_name: str, through: str = "f32") -> compiler.In
 
 
 @functools.cache
-def pack_columns_of_blocks(kind: str, type_name: str, through: str = "f32") -> compiler.Intrinsic:
+def pack_columns_of_blocks(kind: str, type_name: str, through: str = "") -> compiler.Intrinsic:
     """``pack(panel, panel_bytes, first, part, stride, numbers)``: as :func:`pack_columns`, of a block type.
 
     Number ``k`` of 32 rows is part number ``part`` of the block at ``first + k * stride``; as many panels as these rows
@@ -332,7 +332,7 @@ def _write_numbers(
 
 
 def _rounding(type_name: str) -> Callable[[Value], Value]:
-    """A function that rounds f32 numbers to those of a plain type."""
+    """A function that rounds f32 numbers to those of a plain type; without a name, or to f32, it keeps them."""
     narrow = {"f16": halves.emit_narrow_f16, "bf16": halves.emit_narrow_bf16}.get(type_name)
     return (lambda x: x) if narrow is None else lambda x: PLAIN[type_name].widen(narrow(x))
 

@@ -325,10 +325,11 @@ def _words(
     a, b, placed = product.a, product.b, product.placed
     has_panels = panels_form(a, kind) is not None
     order = "packed" if has_panels else order_of(a)
-    type_name, nb, through = a.type.name, a.nb, "f32"
+    type_name, nb, through = a.type.name, a.nb, ""
     if product.turned is not None:
         type_name, nb, order = product.turned.type_name, product.turned.nb, "columns"
-        through = a.type.name if layout(kind).unit == 1 and a.type.name != type_name else "f32"
+        if layout(kind).unit == 1 and a.type.name not in (type_name, "f32"):
+            through = a.type.name
     words = Product.words(
         weights=_panels(a, kind, placed.a) if has_panels else Place(placed.a, nb),
         activations=Place(x.place, x.nb),

@@ -76,7 +76,7 @@ def pack_block(
 
 
 @kernel
-def pack_panels(kind: str, weights: str, order: str = "rows", through: str = "f32") -> Body:
+def pack_panels(kind: str, weights: str, order: str = "rows", through: str = "") -> Body:
     """Packs a block of weights of a type into panels of ``kind``.
 
     Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of neighbouring rows
