@@ -13,6 +13,7 @@ from oracles.packed import ORACLES
 
 import ggplug as gg
 import ggplug_models
+from ggplug import cache
 from ggplug.gguf import GGUFReader
 from ggplug.registry.extras import Options
 from ggplug_models import EncoderDecoder
@@ -97,7 +98,7 @@ def test_each_file_has_two_rows_and_each_goal_a_verdict(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         families, "FAMILIES_OF", {"mixture": TINY["mixture"], "encoder-decoder": TINY["encoder-decoder"]}
     )
-    monkeypatch.setattr(families.cache, "folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(cache, "folder", lambda name: tmp_path / name)
     options: dict[str, Any] = {"peers": True, "prompt": 8, "generate": 2}
 
     rows = list(families.FAMILIES.run(gg.device("CPU"), Options(**options)))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ggplug import cache
 from ggplug.backend import Device
 from ggplug.bench.products import use_threads
-from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.shapes import FamilyShape, delta_net, encoder_decoder, mamba, mixture, write_family
 from ggplug_models.benchmarks.speeds import Measured, Row, held
+from ggplug_models.benchmarks.synthetic import written_once
 from ggplug_models.loading import default_devices, load_language_model
 from ggplug_models.networks.encoder_decoder import EncoderDecoder
 from ggplug_models.state.session import Session
@@ -69,12 +67,7 @@ def rows(measured: Measured, *, judged: bool) -> Iterator[Row]:
 
 def _made(name: str) -> Path:
     """A random model's file in the cache folder, which is written if it is missing."""
-    path = cache.folder("models") / f"random-{name}-{TYPE}.gguf"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            quantize_file(write_family(Path(folder) / "plain.gguf", FAMILIES_OF[name]()), path, TYPE)
-    return path
+    return written_once(f"random-{name}", TYPE, lambda path: write_family(path, FAMILIES_OF[name]()))
 
 
 FAMILIES = Families()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import cache
 from ggplug.backend import Device
 from ggplug.bench.alternating import speed_relative
 from ggplug.bench.products import use_threads
 from ggplug.errors import ModelError
-from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
-from ggplug_models.benchmarks.synthetic import CONTROLS, LlamaShape, Matrix, drawn, write_matrices
+from ggplug_models.benchmarks.synthetic import CONTROLS, LlamaShape, Matrix, drawn, write_matrices, written_once
 from ggplug_models.generation.drafts import Drafts
 from ggplug_models.generation.loop import generate
 from ggplug_models.guessing.kinds import drafts_for
@@ -138,12 +135,7 @@ def measured(model: Decoder, draft: Drafts, prompt: int, count: int) -> dict[str
 
 def _made() -> Path:
     """The model's file in the cache folder, which is written if it is missing."""
-    path = cache.folder("models") / f"guessed-llama-{TYPE}.gguf"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            quantize_file(write_guessed(Path(folder) / "plain.gguf", SHAPE), path, TYPE)
-    return path
+    return written_once("guessed-llama", TYPE, lambda path: write_guessed(path, SHAPE))
 
 
 GUESSING = Guessing()

@@ -9,6 +9,7 @@ import numpy as np
 
 from ggplug.backend import Device
 from ggplug.bench.alternating import speed_relative, timed_alternately
+from ggplug.bench.products import use_threads
 from ggplug.errors import ParameterError
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.generation import random_models
@@ -45,6 +46,7 @@ class PipelineInstrument:
         placement = Placement.parse(options.place_rules) if options.place_rules else LayerSplit()
         for path in options.files or [next(each for each in random_models() if "Q4_0" in each.name)]:
             with load_language_model(path, devices, placement=placement) as model:
+                use_threads(model.scheduler.backends, options)
                 times = timed(model)
             reached = speed_relative(times, "pipelined", "one after the other")
             yield {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ggplug import cache
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFWriter
+from ggplug.quantizing import quantize_file
 from ggplug.types import F16, F32, Type
 
 PIECE = 1 << 22
@@ -207,3 +210,16 @@ def _add_vocabulary(writer: GGUFWriter, n_vocab: int) -> None:
     writer.add("tokenizer.ggml.token_type", np.array(kinds, np.int32))
     for number, name in enumerate(("unknown", "bos", "eos")):
         writer.add(f"tokenizer.ggml.{name}_token_id", number)
+
+
+def written_once(name: str, kind: str, write: Callable[[Path], Path]) -> Path:
+    """The file of a random model in the cache folder, quantised as ``kind``; it is written if it is missing.
+
+    ``write(path)`` writes the model before that.  Raises what it raises, and OSError.
+    """
+    path = cache.folder("models") / f"{name}-{kind}.gguf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            quantize_file(write(Path(folder) / "plain.gguf"), path, kind)
+    return path

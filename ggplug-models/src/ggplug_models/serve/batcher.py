@@ -658,7 +658,7 @@ class Batcher:
     # -- what listeners get ------------------------------------------------------------------------
 
     def _report(self, request: Request, processed: int) -> None:
-        """Tells a request how many tokens of its prompt are computed, if it wants that."""
+        """Delivers how many tokens of the prompt are computed, if the request wants that."""
         if request.reports:
             self._deliver(request, request.progress(processed))
 

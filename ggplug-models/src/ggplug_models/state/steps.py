@@ -387,13 +387,13 @@ def stored_early(graph: Graph, outputs: Sequence[Tensor]) -> Graph:
     for state in states:
         views = _with_views(state)
         needed = [graph.index[each] for view in views for each in view.src if each is not None and each not in views]
-        due.setdefault(max(read_until[state.root], *needed), []).append(state)
+        due.setdefault(max(read_until[state.root], *needed), []).extend(reversed(views))
     ordered: dict[Tensor, None] = {}
     for position, tensor in enumerate(graph.tensors):
         if tensor not in states:
             ordered.setdefault(tensor)
-        for state in due.get(position, ()):
-            ordered |= dict.fromkeys(each for each in reversed(_with_views(state)) if each not in ordered)
+        for each in due.get(position, ()):
+            ordered.setdefault(each)
     return Graph.listed(list(ordered), graph.outputs, graph.name)
 
 

@@ -171,12 +171,25 @@ def _packed(kind: str, weights: str) -> DeviceFunction:
 
 
 def _adjacent_rows(kind: str, weights: str, through: str) -> DeviceFunction:
+    """Of a block type, ``m_first`` and ``m_last`` are multiples of :data:`GROUP`."""
+    shape = layout(kind)
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
     if weights in BLOCKS:
-        return _adjacent_rows_of_blocks(kind, weights, through)
-    shape = layout(kind)
-    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
-    pack_panel = pack_columns(kind, weights, through)
-    elem_bytes = PLAIN[weights].elem_bytes
+        at_once, block_size, block_bytes = GROUP, BLOCKS[weights].block_size, BLOCKS[weights].block_bytes
+        pack_blocks = pack_columns_of_blocks(kind, weights, through)
+
+        @device_function
+        def pack_some(place: int, panel_bytes: int, first: int, stride: int, m: int, m_last: int, numbers: int) -> None:
+            block, part = first + m // block_size * block_bytes, m % block_size // GROUP
+            pack_blocks(place, panel_bytes, block, part, stride, numbers)
+
+    else:
+        at_once, elem_bytes = columns, PLAIN[weights].elem_bytes
+        pack_plain = pack_columns(kind, weights, through)
+
+        @device_function
+        def pack_some(place: int, panel_bytes: int, first: int, stride: int, m: int, m_last: int, numbers: int) -> None:
+            pack_plain(place, first + m * elem_bytes, stride, m_last - m, numbers)
 
     @device_function
     def pack(
@@ -184,30 +197,9 @@ def _adjacent_rows(kind: str, weights: str, through: str) -> DeviceFunction:
     ) -> None:
         stride = params.weights.nb0
         panel_bytes = -(-numbers // quantum) * quantum_bytes
-        for m in range(m_first, m_last, columns):
+        for m in range(m_first, m_last, at_once):
             place = panels + (m - m_first) // columns * panel_bytes
-            pack_panel(place, base + k * stride + m * elem_bytes, stride, m_last - m, numbers)
-
-    return pack
-
-
-def _adjacent_rows_of_blocks(kind: str, weights: str, through: str) -> DeviceFunction:
-    """``m_first`` and ``m_last`` are multiples of :data:`GROUP`."""
-    shape = layout(kind)
-    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
-    block_size, block_bytes = BLOCKS[weights].block_size, BLOCKS[weights].block_bytes
-    pack_some = pack_columns_of_blocks(kind, weights, through)
-
-    @device_function
-    def pack(
-        product: Product, params: Packing, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
-    ) -> None:
-        stride = params.weights.nb0
-        panel_bytes = -(-numbers // quantum) * quantum_bytes
-        for m in range(m_first, m_last, GROUP):
-            place = panels + (m - m_first) // columns * panel_bytes
-            first = base + k * stride + m // block_size * block_bytes
-            pack_some(place, panel_bytes, first, m % block_size // GROUP, stride, numbers)
+            pack_some(place, panel_bytes, base + k * stride, stride, m, m_last, numbers)
 
     return pack
 
