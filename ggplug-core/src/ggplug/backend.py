@@ -400,7 +400,9 @@ class Device(Overridable, Unique, ABC):
         groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.interface.grouping` has the rules.
         """
         patterns = self.patterns
-        return form_groups(graph, patterns, self._declined, leaving) if patterns else UNGROUPED
+        if not patterns:
+            return UNGROUPED
+        return form_groups(graph, patterns, self._declined, leaving, self.__dict__.setdefault("_tried", {}))
 
     def _declined(self, group: Group) -> str | None:
         found = self.chosen(group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -13,10 +13,10 @@ from ggplug import ops
 from ggplug.errors import GraphError, ParameterError
 from ggplug.graph import Graph
 from ggplug.host import HOST
-from ggplug.interface.grouping import check_groups, form_groups
+from ggplug.interface.grouping import ALIKE, Tried, check_groups, form_groups
 from ggplug.memory import GraphAllocator
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, Missed
-from ggplug.patterns import Chain, Pattern, chain, maybe, of, pattern, viewed
+from ggplug.patterns import Chain, Found, Pattern, chain, maybe, of, pattern, viewed
 from ggplug.tensor import Tensor
 
 NORM, MUL, ADD = of(ops.Norm, ops.RmsNorm, name="norm"), of(ops.Mul), of(ops.Add)
@@ -545,6 +545,85 @@ def test_groups_are_checked_in_the_order_in_which_nodes_are_computed() -> None:
     check_groups(graph, groups)
     order = [graph.index[node] for node in (nodes[0], other, *nodes[1:])]
     assert "is computed in between" in refusal(graph, groups, order)
+
+
+class Searched(Chain):
+    """A chain that counts how often it is looked for."""
+
+    def __init__(self) -> None:
+        super().__init__("searched", (ops.Silu, ops.Neg), None, True, 8)
+        self.count = 0
+
+    def find(self, last: Tensor, free: Container[Tensor], lone: Callable[[Tensor], bool]) -> Iterator[Found]:
+        self.count += 1
+        return super().find(last, free, lone)
+
+
+def found_again(first: Graph, second: Graph, declined: Callable[[Group], str | None] = lambda group: None) -> bool:
+    """Whether the second graph's groups are found without a search, because those of the first are known.
+
+    Either way they have to be those that are found without knowing any.
+    """
+    tried: Tried = {}
+    searched = Searched()
+    form_groups(first, [searched], declined, (), tried)
+    searched.count = 0
+    groups = form_groups(second, [searched], declined, (), tried)
+    known = searched.count == 0
+    alone = form_groups(second, [searched], declined)
+    assert (groups, groups.missed) == (alone, alone.missed)
+    return known
+
+
+def test_nothing_is_searched_for_a_graph_that_differs_from_an_earlier_one_in_extents_alone() -> None:
+    assert found_again(Graph(gg.neg(gg.silu(leaf(8, 3)))), Graph(gg.neg(gg.silu(leaf(16, 5)))))
+    part, other = gg.view(leaf(8, 3), 8), gg.view(leaf(8, 3), 4, offset=16)
+    assert found_again(Graph(gg.neg(gg.silu(part))), Graph(gg.neg(gg.silu(other))))
+
+
+def test_groups_are_searched_where_more_than_extents_differs() -> None:
+    first = Graph(gg.neg(gg.silu(leaf(8, 3))))
+    output, placed, read = gg.silu(leaf(8)), gg.silu(leaf(8)), gg.silu(leaf(8))
+    output.set_output()
+    placed.place(HOST.alloc(placed.nbytes))
+    others = [gg.silu(gg.neg(leaf(8, 3))), gg.neg(output), gg.neg(placed)]
+    others += [gg.add(gg.neg(read), read), gg.neg(gg.silu(gg.new_tensor("f16", (8, 3))))]
+    found = [found_again(first, Graph(other)) for other in others]
+    assert not any(found)
+    assert not found_again(Graph(gg.neg(gg.silu(leaf(0, 3)))), first)
+
+
+def test_groups_are_searched_where_the_device_gives_another_answer() -> None:
+    def declined(group: Group) -> str | None:
+        return "too large" if group.node.size > 100 else None
+
+    small, other, large = (Graph(gg.neg(gg.silu(leaf(size)))) for size in (8, 16, 128))
+    assert found_again(small, other, declined)
+    assert not found_again(small, large, declined)
+    assert not found_again(large, small, declined)
+
+
+def test_groups_are_searched_where_other_accesses_overlap() -> None:
+    def written_between(offset: int) -> list[Tensor]:
+        """A chain between whose nodes another one writes rows of what the first one reads, or rows behind these."""
+        whole = leaf(8, 8)
+        first = gg.silu(gg.view(whole, 8, 2))
+        rows = gg.view(whole, 8, 2, nb=(32,), offset=offset)
+        return [first, gg.set_rows(rows, leaf(8, 1), gg.new_tensor("i64", 1)), gg.neg(first)]
+
+    assert found_again(Graph(*written_between(96)), Graph(*written_between(160)))
+    assert not found_again(Graph(*written_between(96)), Graph(*written_between(32)))
+    assert not found_again(Graph(*written_between(32)), Graph(*written_between(96)))
+
+
+def test_only_some_graphs_are_remembered() -> None:
+    tried: Tried = {}
+    for length in range(2 * ALIKE):
+        last = leaf(8)
+        for _ in range(length):
+            last = gg.silu(last)
+        form_groups(Graph(last), [RUN], lambda group: None, (), tried)
+        assert len(tried) <= ALIKE
 
 
 def test_groups_of_random_graphs_satisfy_their_rules() -> None:

@@ -55,6 +55,22 @@ def test_branches_of_two_devices_that_run_on_are_under_way_at_the_same_time() ->
         assert all(gpu.queue.pending for gpu in gpus)
 
 
+def test_an_explanation_names_the_splits_that_may_still_run() -> None:
+    gpus = [FakeDevice(f"gpu{number}", execution="late") for number in range(2)]
+    with Context("leafs") as leafs, Scheduler([*gpus, ReferenceDevice("cpu")]) as scheduler:
+        x = gg.new_tensor("f32", (8, 3)).set_input()
+        first, second = (gg.mul_mat(weight(leafs, gpu, gpu.name), x) for gpu in gpus)
+        parts = scheduler.explain(gg.Graph(first, second))
+        assert [(row.device, row.overlaps) for row in parts.splits] == [("gpu0", ()), ("gpu1", (0,))]
+        assert "split 1 on gpu1: 1 nodes, while split 0 may still run" in str(parts)
+        joined = scheduler.explain(gg.Graph(gg.add(first, second)))
+        assert [(row.device, row.overlaps) for row in joined.splits][-1] == ("gpu1", ())
+    with Scheduler([ReferenceDevice("cpu"), ReferenceDevice("other")]) as scheduler:
+        a, b = gg.silu(x), gg.neg(x)
+        scheduler.pin(b, scheduler.backends[1])
+        assert [row.overlaps for row in scheduler.explain(gg.Graph(a, b)).splits] == [(), ()]
+
+
 def test_a_chain_that_changes_between_devices_is_computed_in_the_graphs_order() -> None:
     gpu = FakeDevice("gpu", execution="late", declines=lambda node: "not here" if node.op.name == "neg" else "")  # type: ignore[union-attr]
     with Context("leafs") as leafs, Scheduler([gpu, ReferenceDevice("cpu")]) as scheduler:

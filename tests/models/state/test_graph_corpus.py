@@ -15,6 +15,7 @@ from ggplug.backend import Device
 from ggplug.cli.compare import with_cpu
 from ggplug.cli.graph import results_of
 from ggplug.errors import DeviceNotFoundError
+from ggplug.interface.grouping import Tried, form_groups
 from ggplug.saved import LoadedGraph
 
 GRAPHS = corpus.graphs()
@@ -61,6 +62,15 @@ def test_each_graph_is_equal_after_it_was_in_a_file_once_more(tmp_path: Path) ->
             with gg.load_graph(tmp_path / "again.gguf") as second:
                 assert second.signature() == first.signature(), name
                 assert [each.name for each in second.tensors] == [each.name for each in first.tensors]
+
+
+def test_the_groups_of_a_graph_do_not_depend_on_which_graphs_were_seen_before(tmp_path: Path) -> None:
+    device = gg.device("CPU")
+    tried: Tried = {}
+    for name in list(GRAPHS)[::2]:
+        with corpus.load(name, GRAPHS[name], tmp_path) as graph:
+            found, alone = (form_groups(graph, device.patterns, device._declined, (), known) for known in (tried, None))
+            assert (found, found.missed) == (alone, alone.missed), name
 
 
 def test_some_graphs_have_the_same_results_on_the_cpu(tmp_path: Path) -> None:

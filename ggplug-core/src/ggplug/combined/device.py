@@ -162,7 +162,10 @@ class CombinedDevice(Device):
         return next((member.patterns for member in self.members if member.patterns), ())
 
     def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
-        return self.divided(graph).groups(graph, self.patterns, leaving) if self.patterns else UNGROUPED
+        patterns = self.patterns
+        if not patterns:
+            return UNGROUPED
+        return self.divided(graph).groups(graph, patterns, leaving, self.__dict__.setdefault("_tried", {}))
 
     def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
         """As :meth:`Device.matches`; plans raise UnsupportedOpError for several nodes that the members decline here."""

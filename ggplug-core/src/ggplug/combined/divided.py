@@ -12,7 +12,7 @@ from ggplug.combined.local import Local
 from ggplug.combined.states import Exchange, Held, States
 from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
-from ggplug.interface.grouping import form_groups
+from ggplug.interface.grouping import Tried, form_groups
 from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 
@@ -93,9 +93,9 @@ class Divided:
                     reason=reason,
                 )
 
-    def groups(self, graph: Graph, patterns: Sequence[Pattern], leaving: Collection[int]) -> Groups:
+    def groups(self, graph: Graph, patterns: Sequence[Pattern], leaving: Collection[int], tried: Tried) -> Groups:
         """The groups that all members compute, of those that patterns form of a graph's nodes."""
-        found = form_groups(graph, patterns, self.declined, leaving)
+        found = form_groups(graph, patterns, self.declined, leaving, tried)
         inplace = {
             last: tuple(source for source in sources if self._overwritten(graph, found, last, source))
             for last, sources in found.inplace.items()

@@ -9,8 +9,9 @@ op that writes into a result has a view of it as its own result, which is read o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
@@ -19,25 +20,126 @@ from ggplug.patterns import Pattern, is_one_of
 from ggplug.tensor import Operation, Tensor
 from ggplug.types import TensorFlag
 
+if TYPE_CHECKING:
+    from ggplug.nodes.hazards import Hazards
+
 _OUTPUT = int(TensorFlag.OUTPUT)
 
 
+Tried = dict[Any, "list[_Trial]"]
+"""What was tried to form groups, by what the decision depends on besides the answers of the device; see
+:func:`form_groups`.  A device keeps one of these, and may clear it."""
+
+ALIKE = 64
+"""The maximum number of graphs in :data:`Tried`."""
+
+
+class _Why(NamedTuple):
+    """A reason; ``{}`` in it stand for the tensors at these positions.  False if there is none."""
+
+    text: str = ""
+    positions: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+    def of(self, graph: Graph) -> str:
+        return self.text.format(*(repr(graph.tensors[position]) for position in self.positions))
+
+
+class _Trial(NamedTuple):
+    """Nodes that a pattern found, by position; ``kept``: for each whether its result has to be written.
+
+    ``why``: why they are no group whatever the device answers.  ``reasons``: why results are kept, for explanations.
+    ``declined``: whether the device declined.  ``inplace``: what :class:`Groups` says of the last node.
+    """
+
+    pattern: str
+    members: tuple[int, ...]
+    kept: tuple[bool, ...]
+    why: _Why
+    reasons: tuple[_Why, ...] = ()
+    declined: bool = False
+    inplace: tuple[int, ...] = ()
+
+    def group(self, graph: Graph) -> Group:
+        return Group(tuple(graph.tensors[position] for position in self.members), self.kept)
+
+
 def form_groups(
-    graph: Graph, patterns: Sequence[Pattern], declined: Callable[[Group], str | None], leaving: Collection[int] = ()
+    graph: Graph,
+    patterns: Sequence[Pattern],
+    declined: Callable[[Group], str | None],
+    leaving: Collection[int] = (),
+    tried: Tried | None = None,
 ) -> Groups:
     """The groups of a graph, or of a part of one, that a device's patterns form.
 
     From the last node to the first: of the patterns that end at the node, the first in the list that may be a group and
     is not declined.  A node belongs to at most one group.  ``declined``: returns why the device does not compute a
     group, or None.  ``leaving``: positions of results that are needed outside of the part.
+
+    ``tried``: what was tried with earlier graphs.  For a graph that differs from one of them in extents alone, such as
+    that of a longer context, nothing is searched: if the device gives the same answers, the groups are the same.
     """
-    uses = _Uses(graph, leaving=leaving)
+    hazards = _hazards(graph)
+    if tried is None:
+        return _groups(graph, *_search(graph, hazards, patterns, declined, leaving))
+    key = tuple(patterns), frozenset(leaving), _likeness(graph, hazards)
+    known = tried.get(key)
+    reasons = None if known is None else _answers(graph, known, declined)
+    if known is None or reasons is None:
+        known, reasons = _search(graph, hazards, patterns, declined, leaving)
+        if len(tried) >= ALIKE:
+            tried.clear()
+        tried[key] = known
+    return _groups(graph, known, reasons)
+
+
+def _likeness(graph: Graph, hazards: Hazards) -> tuple[Any, ...]:
+    """What the groups of a graph depend on besides the answers of the device: all but names, extents and strides."""
+    tensors = graph.tensors
+    entries = []
+    for tensor, source, root in zip(tensors, graph.sources, graph.roots, strict=True):
+        op, ne = tensor.op, tensor.ne
+        entries.append(
+            (
+                op if op is None else type(op) if op.is_view else op.key,
+                tensor.type.id,
+                tensor.flags,
+                tensor.buffer is None,
+                0 in ne,
+                source,
+                root,
+                tuple([each >= 0 and tensors[each].ne == ne for each in source]),
+            )
+        )
+    return tuple(entries), tuple(graph.order), hazards.overlaps
+
+
+def _answers(
+    graph: Graph, trials: Sequence[_Trial], declined: Callable[[Group], str | None]
+) -> list[str | None] | None:
+    """Why the device declines the groups that were tried; None if it declines others than before."""
+    reasons = [None if trial.why else declined(trial.group(graph)) for trial in trials]
+    same = all((reason is not None) == trial.declined for reason, trial in zip(reasons, trials, strict=True))
+    return reasons if same else None
+
+
+def _search(
+    graph: Graph,
+    hazards: Hazards,
+    patterns: Sequence[Pattern],
+    declined: Callable[[Group], str | None],
+    leaving: Collection[int],
+) -> tuple[list[_Trial], list[str | None]]:
+    """The groups that may be tried, in the order in which they were, and why the device declines them."""
+    uses = _Uses(graph, hazards, leaving=leaving)
     ending: dict[type[Operation], list[Pattern]] = {}
-    taken: dict[int, tuple[int, ...]] = {}
+    taken: set[int] = set()
     free = _Free(graph, taken)
-    inner: set[int] = set()
-    inplace: dict[int, tuple[int, ...]] = {}
-    missed: dict[int, Missed] = {}
+    trials: list[_Trial] = []
+    reasons: list[str | None] = []
     for position in reversed(graph.order):
         node = graph.tensors[position]
         if node not in free:
@@ -46,28 +148,59 @@ def form_groups(
         kind = type(node.op)
         if kind not in ending:
             ending[kind] = [pattern for pattern in patterns if is_one_of(node.op, pattern.kinds)]
-        for pattern, members, group in _candidates(graph, node, ending[kind], free, uses):
-            reason: str | None = uses.conflict(members)
-            if not reason:
+        for pattern, trial in _candidates(graph, node, ending[kind], free, uses):
+            reason: str | None = None
+            if not trial.why:
+                group = trial.group(graph)
                 reason = declined(group)
                 names = pattern.names(group) if reason is None else None
                 if names is not None:
-                    taken.update(dict.fromkeys(members, members))
-                    inner.update(p for p, kept in zip(members, group.kept, strict=True) if not kept)
-                    inplace[position] = tuple(graph.index[source] for source in pattern.inplace(names, group))
-                    break
-                reason = reason or "the pattern found these nodes, but its names() returned None for the group"
-                reason = "; ".join([*uses.why_kept_all(members), reason])
-            missed.setdefault(position, Missed(members, pattern.name, reason))
-    if not taken and not missed:
+                    inplace = tuple(graph.index[source] for source in pattern.inplace(names, group))
+                    trial = trial._replace(inplace=inplace)
+                elif reason is None:
+                    trial = trial._replace(why=_UNNAMED)
+                else:
+                    trial = trial._replace(declined=True)
+                if names is None:
+                    trial = trial._replace(reasons=tuple(uses.why_kept_all(trial.members)))
+            trials.append(trial)
+            reasons.append(reason)
+            if not trial.why and not trial.declined:
+                taken.update(trial.members)
+                break
+    return trials, reasons
+
+
+_UNNAMED = _Why("the pattern found these nodes, but its names() returned None for the group")
+
+
+def _groups(graph: Graph, trials: Sequence[_Trial], reasons: Sequence[str | None]) -> Groups:
+    """The groups that were tried and not declined; ``reasons``: why the others were."""
+    formed: dict[int, _Trial] = {}
+    missed: dict[int, Missed] = {}
+    for trial, reason in zip(trials, reasons, strict=True):
+        last = trial.members[-1]
+        if not trial.why and reason is None:
+            formed[last] = trial
+        elif last not in missed:
+            whole = [why.of(graph) for why in trial.reasons]
+            missed[last] = Missed(trial.members, trial.pattern, "; ".join([*whole, reason or trial.why.of(graph)]))
+    if not formed and not missed:
         return UNGROUPED
+    taken = {member for trial in formed.values() for member in trial.members}
     return Groups(
-        [taken[position] for position in graph.order if position in taken and taken[position][-1] == position],
-        frozenset(inner),
-        {position: sources for position, sources in inplace.items() if sources},
+        [formed[position].members for position in graph.order if position in formed],
+        frozenset(p for each in formed.values() for p, kept in zip(each.members, each.kept, strict=True) if not kept),
+        {last: trial.inplace for last, trial in formed.items() if trial.inplace},
         # If a shorter group was found, this is the reason why the other nodes are single.
         [each for _, each in sorted(missed.items()) if any(member not in taken for member in each.nodes)],
     )
+
+
+def _hazards(graph: Graph, order: Sequence[int] | None = None) -> Hazards:
+    from ggplug.nodes.hazards import Hazards  # needed where nodes are grouped, and for nothing that imports this
+
+    return Hazards(graph, order)
 
 
 def check_groups(
@@ -89,9 +222,9 @@ def check_groups(
         raise GraphError(f"invalid groups of {graph!r}: {wrong}", got=groups)
     seen: set[int] = set()
     if groups.members:
-        uses = _Uses(graph, order=order, leaving=leaving)
+        uses = _Uses(graph, _hazards(graph, order), leaving=leaving)
         for members in groups.members:
-            wrong = uses.misplaced(members, seen) or uses.conflict(members) or uses.mistaken(members, groups)
+            wrong = uses.misplaced(members, seen) or uses.conflict(members).of(graph) or uses.mistaken(members, groups)
             if wrong:
                 named = ", ".join(repr(graph.tensors[p]) for p in members if 0 <= p < len(graph.tensors))
                 raise GraphError(f"{named or members} cannot be a group: {wrong}", got=members)
@@ -133,7 +266,7 @@ def _called(graph: Graph, position: int) -> str:
 class _Free:
     """The nodes that compute something and are in no group so far."""
 
-    def __init__(self, graph: Graph, taken: dict[int, tuple[int, ...]]) -> None:
+    def __init__(self, graph: Graph, taken: Container[int]) -> None:
         self._graph = graph
         self._taken = taken
         self._nodes = frozenset(graph.order)
@@ -148,27 +281,28 @@ class _Free:
 
 def _candidates(
     graph: Graph, last: Tensor, patterns: Iterable[Pattern], free: _Free, uses: _Uses
-) -> Iterable[tuple[Pattern, tuple[int, ...], Group]]:
-    """Possible groups that end at a node: the pattern, positions of the nodes in order, and the group."""
+) -> Iterable[tuple[Pattern, _Trial]]:
+    """Possible groups that end at a node, each with the pattern that found it."""
     for pattern in patterns:
         for found in pattern.find(last, free, uses.is_lone):
             members = tuple(sorted((graph.index[node] for node in found.nodes), key=uses.place.__getitem__))
             if len(members) < 2 or members[-1] != graph.index[last]:
                 continue
             kept = tuple(p == members[-1] or bool(uses.why_kept(p, members)) for p in members)
-            yield pattern, members, Group(tuple(graph.tensors[p] for p in members), kept)
+            yield pattern, _Trial(pattern.name, members, kept, uses.conflict(members))
 
 
 class _Uses:
     """The nodes that need each result of a graph, by position; ``place``: each node's number in the order."""
 
-    def __init__(self, graph: Graph, *, order: Sequence[int] | None = None, leaving: Collection[int] = ()) -> None:
-        from ggplug.nodes.hazards import Hazards  # needed where nodes are grouped, and for nothing that imports this
-
+    def __init__(self, graph: Graph, hazards: Hazards, *, leaving: Collection[int] = ()) -> None:
         self.graph = graph
-        self.order = graph.order if order is None else order
+        self.order = hazards.order
         self.place = {position: number for number, position in enumerate(self.order)}
-        self._hazards = Hazards(graph, order)
+        computing = (not graph.tensors[position].op.is_view for position in self.order)  # type: ignore[union-attr]
+        self._before = list(accumulate(computing, initial=0))
+        """How many nodes that compute something come before each one."""
+        self._hazards = hazards
         roots = graph.roots
         self._leaving = {roots[position] for position in leaving}
         self._outputs = {roots[p] for p, tensor in enumerate(graph.tensors) if tensor.flags & _OUTPUT}
@@ -183,26 +317,25 @@ class _Uses:
         # A result that no node reads is for the caller, and so is the root of such a view.
         self._outputs.update(roots[position] for position in self.order if position not in used)
 
-    def why_kept(self, position: int, members: Collection[int]) -> str:
-        """Why the result of a node has to be written; empty if only these nodes need it."""
+    def why_kept(self, position: int, members: Collection[int]) -> _Why:
+        """Why the result of a node has to be written; false if only these nodes need it."""
         tensor = self.graph.tensors[position]
         if self.graph.roots[position] != position:
-            return "writes into a source"
+            return _Why("{} writes into a source", (position,))
         if position in self._outputs:
-            return "is an output, or has a view that is one"
+            return _Why("{} is an output, or has a view that is one", (position,))
         if position in self._leaving:
-            return "is needed by another part of the graph"
+            return _Why("{} is needed by another part of the graph", (position,))
         if tensor.buffer is not None:
-            return "has a place of its own"
+            return _Why("{} has a place of its own", (position,))
         for reader in self._readers.get(position, ()):
             if reader not in members:
-                return f"is also read by {self.graph.tensors[reader]!r}"
-        return ""
+                return _Why("{} is also read by {}", (position, reader))
+        return _Why()
 
-    def why_kept_all(self, members: tuple[int, ...]) -> list[str]:
+    def why_kept_all(self, members: tuple[int, ...]) -> list[_Why]:
         """For each node except the last whose result must be written, the reason."""
-        found = ((self.graph.tensors[p], self.why_kept(p, members)) for p in members[:-1])
-        return [f"{tensor!r} {why}" for tensor, why in found if why]
+        return list(filter(None, (self.why_kept(position, members) for position in members[:-1])))
 
     def is_lone(self, tensor: Tensor) -> bool:
         """Whether one node of the graph needs a result, and nothing else does."""
@@ -229,28 +362,29 @@ class _Uses:
         graph = self.graph
         for position in members:
             if position in groups.inner:
-                why = "is the group's result" if position == members[-1] else self.why_kept(position, members)
+                last = _Why("{} is the group's result", (position,))
+                why = last if position == members[-1] else self.why_kept(position, members)
                 if why:
-                    return f"{graph.tensors[position]!r} {why}, so it has to be written"
+                    return f"{why.of(graph)}, so it has to be written"
         read = {source for member in members for source in graph.sources[member] if source >= 0}
         for source in groups.inplace.get(members[-1], ()):
             if source not in read or graph.roots[source] in members:
                 return f"its result would take the bytes of {_called(graph, source)}, which is not one of its sources"
         return ""
 
-    def conflict(self, members: tuple[int, ...]) -> str:
-        """Why nodes cannot be computed at the place of the last one; empty if they can."""
-        graph = self.graph
-        end = self.place[members[-1]]
-        for member in members:
+    def conflict(self, members: tuple[int, ...]) -> _Why:
+        """Why nodes cannot be computed at the place of the last one; false if they can."""
+        begin, end = self.place[members[0]], self.place[members[-1]]
+        apart = self._before[end] - self._before[begin] >= len(members)
+        for member in members if apart else ():
             for number, kind in self._hazards.between(self.place[member], end):
-                if self.order[number] not in members:
-                    between, before = graph.tensors[self.order[number]], graph.tensors[member]
-                    return f"{between!r} is computed in between and must follow {before!r}: {kind.value}"
+                between = self.order[number]
+                if between not in members:
+                    return _Why(f"{{}} is computed in between and must follow {{}}: {kind.value}", (between, member))
         return self._overwritten(members)
 
-    def _overwritten(self, members: tuple[int, ...]) -> str:
-        """Why a group is refused that reads and writes the same bytes, in an order that is not defined; else empty.
+    def _overwritten(self, members: tuple[int, ...]) -> _Why:
+        """Why a group is refused that reads and writes the same bytes, in an order that is not defined; else false.
 
         Compares byte ranges, which are the same in a graph and in a part of it that lacks a root that others share.
         """
@@ -272,6 +406,6 @@ class _Uses:
                         # The kernel does not read results of its own group from memory.
                         computed = target == member and graph.roots[source] == member
                         if not computed and hazards.access(source).overlaps(written):
-                            before, after = graph.tensors[graph.roots[source]], graph.tensors[member]
-                            return f"{after!r} writes into bytes of {before!r}, which the group also reads"
-        return ""
+                            which_bytes = member, graph.roots[source]
+                            return _Why("{} writes into bytes of {}, which the group also reads", which_bytes)
+        return _Why()

@@ -151,6 +151,28 @@ class Hazards:
                     users.setdefault(root, []).append(number)
         return readers, writers
 
+    @cached_property
+    def overlaps(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Which accesses to memory that nodes write into overlap: equal for graphs where the same ones do.
+
+        For each such access, ``(position, root, ends before it, ends until its end)``, of all ends of accesses.
+        """
+        written = self.rewritten | set(map(self.memory, self.written))
+        written |= {first for first, _ in self.shared.values()}
+        if not written:
+            return ()
+        graph = self.graph
+        used = {each for position in self.order for each in (position, *graph.sources[position]) if each >= 0}
+        accesses = {each: self.access(each) for each in sorted(used) if self.memory(each) in written}
+        ends: dict[int, set[int]] = {}
+        for access in accesses.values():
+            ends.setdefault(access.root, set()).update((access.start, access.stop))
+        numbered = {root: {end: number for number, end in enumerate(sorted(found))} for root, found in ends.items()}
+        return tuple(
+            (each, access.root, numbered[access.root][access.start], numbered[access.root][access.stop])
+            for each, access in accesses.items()
+        )
+
     def conflict(self, before: int, after: int) -> HazardKind | None:
         """Why a node must follow an earlier one, because of bytes that both access; None if it need not."""
         earlier, later = self.writes(before), self.writes(after)

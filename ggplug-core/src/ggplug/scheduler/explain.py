@@ -12,6 +12,7 @@ from ggplug.nodes.groups import Group
 from ggplug.scheduler.assign import Assignment
 from ggplug.scheduler.prediction import Seconds
 from ggplug.scheduler.schedule import Schedule
+from ggplug.scheduler.still_running import still_running
 from ggplug.scheduler.support import Streams
 from ggplug.tensor import Tensor
 
@@ -100,6 +101,7 @@ class SplitRow:
     """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something.
 
     ``predicted``, ``measured``: seconds with its copies, by the cost model and when it ran; None if they are not known.
+    ``overlaps``: the earlier splits that may still run while it does.
     """
 
     number: int
@@ -111,6 +113,7 @@ class SplitRow:
     bytes_copied: int
     predicted: float | None = None
     measured: float | None = None
+    overlaps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ class Explanation:
             if upcoming is not None and row.number >= upcoming.first:
                 lines.append(
                     f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes{_times(upcoming)}"
+                    f"{_overlaps(upcoming)}"
                 )
                 lines += [
                     f"    copy {copy.name}  {copy.source} -> {copy.target}  {copy.nbytes} bytes"
@@ -217,6 +221,13 @@ def _times(row: SplitRow | Explanation) -> str:
     """The predicted and the measured time in words; empty if neither is known."""
     known = (("predicted", row.predicted), ("measured", row.measured))
     return "".join(f", {seconds * 1e3:.3g} ms {word}" for word, seconds in known if seconds is not None)
+
+
+def _overlaps(row: SplitRow) -> str:
+    """Which splits may still run, in words; empty if none."""
+    if not row.overlaps:
+        return ""
+    return f", while split{'s' if len(row.overlaps) > 1 else ''} {_numbers(row.overlaps)} may still run"
 
 
 def _numbers(nodes: tuple[int, ...]) -> str:
@@ -285,8 +296,9 @@ def explanation(
             sum(cut.copies[copy].nbytes for copy in split.copies),
             None if predicted is None else predicted.of(split.number),
             None if measured is None else measured.of(split.number),
+            overlaps,
         )
-        for split in cut.splits
+        for split, overlaps in zip(cut.splits, still_running(graph, streams, schedule), strict=True)
     )
     number_of = {position: number for number, position in enumerate(cut.order)}
     missed = tuple(
