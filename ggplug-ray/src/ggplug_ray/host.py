@@ -53,6 +53,13 @@ T = TypeVar("T")
 OK, FAILED = "ok", "failed"
 """What an answer begins with; then comes the value, or the encoded error."""
 
+PART = 88 << 10
+"""Bytes of a part of an answer: Ray sends values of less than 100 KiB with the answer, larger ones through its object
+store, which takes several times as long."""
+
+Range = tuple[int, int, int]
+"""The number of a buffer, an offset in it, and a size in bytes."""
+
 GroupsData = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], dict[int, tuple[int, ...]], tuple[Any, ...]]
 """The fields of :class:`~ggplug.backend.Groups`, as plain data."""
 
@@ -170,14 +177,18 @@ class DeviceHost:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def do(self, what: str, *given: Any, stores: Stores | None = None) -> tuple[str, Any]:
-        """The answer to a message."""
+    def do(self, what: str, *given: Any, stores: Stores | None = None, parts: int = 0) -> tuple[Any, ...]:
+        """The answer to a message.  ``parts``: the value is bytes, which are returned in that many parts behind it."""
         try:
             if stores is not None:
                 self._store_first(stores)
-            return OK, MESSAGES[what](self, *given)
+            found = MESSAGES[what](self, *given)
+            if not parts:
+                return OK, found
+            return (OK, None), *(found[part * PART : (part + 1) * PART].tobytes() for part in range(parts))
         except Exception as error:
-            return FAILED, encode(error, getattr(error, "graph", None))
+            failed = FAILED, encode(error, getattr(error, "graph", None))
+            return (failed, *[b""] * parts) if parts else failed
 
     def _store_first(self, stores: Stores) -> None:
         begin = stores.until - len(stores.first)
@@ -341,9 +352,15 @@ class DeviceHost:
         self._plans[number] = Planned(plan, on, graph, formed)
         return number, plan.kernel_names()
 
-    def compute(self, number: int, binding: Binding | None, limit: float | None) -> None:
-        """Binds a plan, if it is to be bound to other places, computes it and waits for the results."""
+    def compute(
+        self, number: int, binding: Binding | None, limit: float | None, wanted: Sequence[Range] = ()
+    ) -> Bytes | None:
+        """Binds a plan, if it is to be bound to other places, computes it and waits for the results.
+
+        Returns the bytes of ranges, joined.
+        """
         self._computed(number, binding, limit, lambda plan: plan.compute())
+        return np.concatenate([self.fetch(*each) for each in wanted]) if wanted else None
 
     def trace(self, number: int, binding: Binding | None, limit: float | None) -> list[tuple[int, int, int]]:
         """As :meth:`compute`; returns the times of the nodes, by this machine's clock."""

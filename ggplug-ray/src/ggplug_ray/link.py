@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, ObjectStoreFullError, RayError, RayTaskError
 
@@ -24,7 +25,7 @@ from ggplug.backend import Device
 from ggplug.errors import ComputeError, OutOfMemoryError, in_one_line
 from ggplug.tensor import Tensor
 from ggplug_ray.faults import decode, lost
-from ggplug_ray.host import FAILED, Stored, Stores
+from ggplug_ray.host import FAILED, PART, Range, Stored, Stores
 
 LOOK = 0.2
 """Seconds after which a call that waits looks whether the device is lost."""
@@ -41,7 +42,28 @@ OPENING = 60.0
 MOST_UNSENT = 4 << 20
 """Bytes that may wait for the next message."""
 
+WITH_ANSWER = 1 << 20
+"""Up to so many bytes come with an answer, not through Ray's object store."""
+
 EXITING = "the interpreter exits"
+
+
+class Expected:
+    """The ranges that were read after a computation, whose bytes come with the answer to the next one like it."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[Range, bool] = {}
+        """For each range whether it was read since."""
+
+    def ranges(self) -> tuple[Range, ...]:
+        """The ranges that were read after the last computation; from now on they are expected."""
+        self._ranges = {each: False for each, read in self._ranges.items() if read}
+        return tuple(self._ranges)
+
+    def read(self, asked: Range) -> None:
+        """Notes that a range was read, unless all together would be too large."""
+        if asked in self._ranges or sum(size for _, _, size in self._ranges) + asked[2] <= WITH_ANSWER:
+            self._ranges[asked] = True
 
 
 class Link:
@@ -64,6 +86,14 @@ class Link:
         self._sent = 0
         """How many of them went with messages."""
         self._sending = threading.Lock()
+        self._changes = 0
+        """How many messages may have changed bytes."""
+        self._unanswered: set[Any] = set()
+        """The references of those that were not answered yet."""
+        self._expected: Expected | None = None
+        """Of the computation that was answered last, as long as nothing has changed since."""
+        self._known: dict[Range, Any] = {}
+        """The bytes that came with its answer."""
         self.ahead = 0.0
         """Seconds by which the client's clock of traces is ahead of the process's."""
 
@@ -74,19 +104,64 @@ class Link:
         """
         return self.answer(self.send(what, *given), tensors=tensors)
 
-    def send(self, what: str, *given: Any) -> Any:
-        """Sends a message; returns Ray's reference to the answer.  Raises DeviceLostError."""
+    def send(self, what: str, *given: Any, size: int = 0) -> Any:
+        """Sends a message; returns Ray's reference to the answer, or several.  Raises DeviceLostError.
+
+        ``size``: of the bytes that the answer consists of; 0: anything else.
+        """
         with self.guarded(), self._sending:
             if self._stores and any(isinstance(each, ray.ObjectRef) for each in given):
                 # Ray does not deliver a message whose argument could not be computed: nothing may be lost with it.
-                self._deliver("clock")
-            return self._deliver(what, *given)
+                self._unanswered.discard(self._deliver("clock"))
+            return self._deliver(what, *given, size=size)
 
-    def _deliver(self, what: str, *given: Any) -> Any:
+    def _deliver(self, what: str, *given: Any, size: int = 0) -> Any:
         sent = self._sent + len(self._stores)
-        reference = self.actor.do.remote(what, *given, stores=Stores(self._stores, sent) if sent else None)
+        stores = Stores(self._stores, sent) if sent else None
+        if size == 0 or size > WITH_ANSWER:
+            answer = first = self.actor.do.remote(what, *given, stores=stores)
+        else:
+            parts = -(-size // PART)
+            send = self.actor.do.options(num_returns=1 + parts)
+            answer = send.remote(what, *given, stores=stores, parts=parts)
+            first = answer[0]
+        if what != "fetch" or self._stores:
+            self._change()
+            self._unanswered.add(first)
         self._stores, self._unsent, self._sent = [], 0, sent
-        return reference
+        return answer
+
+    def _change(self) -> None:
+        self._changes += 1
+        self._known, self._expected = {}, None
+
+    def compute(self, expected: Expected, *given: Any, tensors: Sequence[Tensor] = ()) -> None:
+        """Sends the message ``compute``, and waits for the answer, with which expected bytes come.
+
+        Raises as :meth:`call`.
+        """
+        with self.guarded(), self._sending:
+            # Bytes that another message changes meanwhile would come as they were before or after that.
+            ranges = () if self._unanswered else expected.ranges()
+            sent = self._deliver("compute", *given, ranges, size=sum(size for _, _, size in ranges))
+            changes = self._changes
+        raw = self.answer(sent, tensors=tensors)
+        known, start = {}, 0
+        for each in ranges:
+            known[each] = raw[start : start + each[2]]
+            start += each[2]
+        with self._sending:
+            if self._changes == changes:
+                self._known, self._expected = known, expected
+
+    def fetch(self, number: int, offset: int, size: int) -> Any:
+        """The bytes of a buffer, which may have come already.  Raises as :meth:`call`."""
+        asked = number, offset, size
+        with self._sending:
+            raw = self._known.get(asked)
+            if self._expected is not None:
+                self._expected.read(asked)
+        return self.answer(self.send("fetch", *asked, size=size)) if raw is None else raw
 
     def check(self) -> None:
         """Raises DeviceLostError if the process is gone."""
@@ -102,6 +177,7 @@ class Link:
         """
         self.check()
         with self._sending:
+            self._change()
             self._stores.append((number, offset, data))
             self._unsent += len(data)
             too_many = self._unsent > MOST_UNSENT
@@ -117,17 +193,22 @@ class Link:
                     return data[offset - start : offset - start + size] if inside else None
         return None
 
-    def answer(self, reference: Any, *others: Link, tensors: Sequence[Tensor] = ()) -> Any:
+    def answer(self, sent: Any, *others: Link, tensors: Sequence[Tensor] = ()) -> Any:
         """The answer to a message.  ``others``: processes that it depends on, too."""
-        while True:
-            try:
-                with self.guarded(*others):
-                    state, value = ray.get(reference, timeout=LOOK)
-            except GetTimeoutError:
-                continue
-            if state == FAILED:
-                raise decode(value, self.device, self.there, tensors)
-            return value
+        several = isinstance(sent, list)
+        try:
+            while True:
+                try:
+                    with self.guarded(*others):
+                        found = ray.get(sent, timeout=LOOK)
+                except GetTimeoutError:
+                    continue
+                (state, value), *parts = found if several else (found,)
+                if state == FAILED:
+                    raise decode(value, self.device, self.there, tensors)
+                return np.frombuffer(b"".join(parts), np.uint8) if several else value
+        finally:
+            self._unanswered.discard(sent[0] if several else sent)
 
     @contextlib.contextmanager
     def guarded(self, *others: Link) -> Iterator[None]:

@@ -19,7 +19,7 @@ from ggplug.saved.writer import sha256_of
 from ggplug.sharing import accessing
 from ggplug.types import BufferUsage
 from ggplug_ray.host import Facts
-from ggplug_ray.link import Link
+from ggplug_ray.link import WITH_ANSWER, Link
 from ggplug_ray.weights import SMALLEST
 
 
@@ -105,6 +105,9 @@ class RayBuffer(DiscreteBuffer):
 
     def fetch(self, offset: int, out: Bytes) -> None:
         link, size = self.link, out.size
+        if size <= WITH_ANSWER:
+            out[:] = link.fetch(self.number, offset, size)
+            return
         starts = range(0, size, PIECE)
         sizes = [min(PIECE, size - start) for start in starts]
         pieces = list(zip(starts, sizes, strict=True))
@@ -123,14 +126,19 @@ class RayBuffer(DiscreteBuffer):
         elif size <= INPUT:
             data = source.link.waiting(source.number, source_offset, size)
             if data is None:
-                data = source.link.call("fetch", source.number, source_offset, size).tobytes()
+                data = source.link.fetch(source.number, source_offset, size).tobytes()
             self.link.store(self.number, offset, data)
         else:
             # From one process to the other through Ray's object store; only a reference comes here.
+            under_way: list[Any] = []
             for start in range(0, size, PIECE):
                 count = min(PIECE, size - start)
                 fetched = source.link.send("fetch", source.number, source_offset + start, count)
-                self.link.answer(self.link.send("take", self.number, offset + start, fetched), source.link)
+                under_way.append(self.link.send("take", self.number, offset + start, fetched))
+                if len(under_way) == 2:
+                    self.link.answer(under_way.pop(0), source.link)
+            for reference in under_way:
+                self.link.answer(reference, source.link)
 
     def memset(self, offset: int, size: int, value: int) -> None:
         with accessing(self):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 from ggplug_ray.faults import lost
 from ggplug_ray.host import Binding, groups_data
-from ggplug_ray.link import Link
+from ggplug_ray.link import Expected, Link
 from ggplug_ray.memory import LinkedDevice, RayBuffer
 
 
@@ -112,6 +112,7 @@ class RayPlan(Plan):
         self._bound: Bound | None = None
         self._sent: Binding | None = None
         """The places that the process has."""
+        self._expected = Expected()
         self._collected = weakref.finalize(self, stream.link.drop, "plan", self._number)
         self._collected.atexit = False
 
@@ -128,18 +129,25 @@ class RayPlan(Plan):
         self._bound = Bound(binding, frozenset(used), tuple(graph.tensors))
 
     def compute(self) -> None:
-        self._submit("compute", lambda answer: None)
+        def send(*given: Any, tensors: Sequence[Tensor]) -> None:
+            self.stream.link.compute(self._expected, *given, tensors=tensors)
+
+        self._submit(send)
 
     def compute_traced(self) -> list[NodeTime]:
         rows: list[tuple[int, int, int]] = []
+
+        def send(*given: Any, tensors: Sequence[Tensor]) -> None:
+            rows.extend(self.stream.link.call("trace", *given, tensors=tensors))
+
         self.stream.drain()
-        self._submit("trace", rows.extend)
+        self._submit(send)
         self.stream.synchronize()
         ahead = round(self.stream.link.ahead * 1e9)
         return node_times((node, start + ahead, end + ahead) for node, start, end in rows)
 
-    def _submit(self, what: str, done: Callable[[Any], object]) -> None:
-        """Submits a computation in the places that are bound now."""
+    def _submit(self, send: Callable[..., None]) -> None:
+        """Submits a computation in the places that are bound now.  ``send``: sends its message, and waits."""
         bound, limit, stream = self._bound, self.stream.time_limit, self.stream
         buffers = bound.buffers if bound is not None else NOTHING
 
@@ -147,7 +155,9 @@ class RayPlan(Plan):
             assert bound is not None
             binding = None if self._sent is bound.binding else bound.binding
             self._sent = None
-            done(stream.link.call(what, self._number, binding, limit, tensors=bound.tensors))
+            if binding is not None:
+                self._expected = Expected()
+            send(self._number, binding, limit, tensors=bound.tensors)
             self._sent = bound.binding
 
         with using(buffers):
