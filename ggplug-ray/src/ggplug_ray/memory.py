@@ -31,7 +31,7 @@ class LinkedDevice(DiscreteDevice, ABC):
         """The process of the device, which is started if there is none.  Raises PluginError, DeviceLostError."""
 
 
-PIECE = 16 << 20
+PIECE = 32 << 20
 """Bytes of one message; two are under way at once."""
 
 
