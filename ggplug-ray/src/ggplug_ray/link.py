@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -49,9 +49,13 @@ EXITING = "the interpreter exits"
 
 
 class Expected:
-    """The ranges that were read after a computation, whose bytes come with the answer to the next one like it."""
+    """The ranges that were read after a computation, whose bytes come with the answer to the next one like it.
 
-    def __init__(self) -> None:
+    ``buffers``: the numbers of those that the computation accesses; others may be freed before the next one.
+    """
+
+    def __init__(self, buffers: Collection[int] = ()) -> None:
+        self._buffers = frozenset(buffers)
         self._ranges: dict[Range, bool] = {}
         """For each range whether it was read since."""
 
@@ -62,6 +66,8 @@ class Expected:
 
     def read(self, asked: Range) -> None:
         """Notes that a range was read, unless all together would be too large."""
+        if asked[0] not in self._buffers:
+            return
         if asked in self._ranges or sum(size for _, _, size in self._ranges) + asked[2] <= WITH_ANSWER:
             self._ranges[asked] = True
 

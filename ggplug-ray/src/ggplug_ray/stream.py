@@ -156,7 +156,7 @@ class RayPlan(Plan):
             binding = None if self._sent is bound.binding else bound.binding
             self._sent = None
             if binding is not None:
-                self._expected = Expected()
+                self._expected = Expected(binding.buffers)
             send(self._number, binding, limit, tensors=bound.tensors)
             self._sent = bound.binding
 
