@@ -22,14 +22,16 @@ Change = Callable[[Any, str, Array], Iterable[tuple[str, Array]]]
 
 @dataclass(frozen=True)
 class Family:
-    """``changes``: of tensors whose names match a pattern.  ``fixed``: further tensors that only the settings decide.
+    """``arch``: by its name if the published package ``gguf`` does not know it yet.
+
+    ``changes``: of tensors whose names match a pattern.  ``fixed``: further tensors that only the settings decide.
 
     ``n_ctx``: the context that the outputs hold for.  ``without_effect``: parameters that cannot change the outputs.
     ``masked``: whether it predicts masked tokens, and so continues no text.  ``hidden``: whether the hidden states are
     recorded as well.
     """
 
-    arch: gguf.MODEL_ARCH
+    arch: gguf.MODEL_ARCH | str
     make: Callable[[int], Model]
     keys: Callable[[Any], Mapping[str, Any]]
     changes: Mapping[str, Change] = field(default_factory=dict)
@@ -45,17 +47,18 @@ class Family:
 
     @property
     def arch_name(self) -> str:
-        return str(gguf.MODEL_ARCH_NAMES[self.arch])
+        return self.arch if isinstance(self.arch, str) else str(gguf.MODEL_ARCH_NAMES[self.arch])
 
     def tensors(self, model: Model) -> Tensors:
         config = model.config
         layers = getattr(config, "num_hidden_layers", None) or config.n_layer
-        names = gguf.get_tensor_name_map(self.arch, max(layers, getattr(config, "num_decoder_layers", 0)))
+        layers = max(layers, getattr(config, "num_decoder_layers", 0))
+        names = None if isinstance(self.arch, str) else gguf.get_tensor_name_map(self.arch, layers)
         found: Tensors = {}
         for name, values in stacked(model.state()).items():
             change = next((change for pattern, change in self.changes.items() if re.search(pattern, name)), None)
             for new, changed in change(config, name, values) if change else [(name, values)]:
-                known = names.get_name(new, try_suffixes=(".weight", ".bias")) or new
+                known = (names and names.get_name(new, try_suffixes=(".weight", ".bias"))) or new
                 if known in found or not known.startswith(KNOWN):
                     raise ValueError(f"{name}: no name in the file ({known})")
                 single = isinstance(changed, np.ndarray) and changed.shape[0] == 1 < changed.ndim
@@ -72,6 +75,7 @@ KNOWN = (
     "per_layer_",
     "token_embd",
     "blk.",
+    "hrm.",
     "output",
     "position_embd",
     "token_types",

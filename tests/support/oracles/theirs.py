@@ -143,9 +143,9 @@ def biases(heads: int = HEADS, kv: int = KV, d: int = D) -> Shapes:
 
 
 def family(
-    arch: gguf.MODEL_ARCH, values: Mapping[str, Any], shapes: Shapes, *, encoder: bool = False, **how: Any
+    arch: gguf.MODEL_ARCH | str, values: Mapping[str, Any], shapes: Shapes, *, encoder: bool = False, **how: Any
 ) -> Family:
-    name = str(gguf.MODEL_ARCH_NAMES[arch])
+    name = arch if isinstance(arch, str) else str(gguf.MODEL_ARCH_NAMES[arch])
     if encoder:
         values = {**values, "attention.causal": False, "pooling_type": 1}
     make: Callable[[int], Any] = lambda seed: LlamaCppModel(seed, name, values, shapes, encoder=encoder)  # noqa: E731
@@ -179,7 +179,165 @@ def rwkv6() -> Shapes:
     return found
 
 
+def without(name: str, shapes: Shapes) -> Shapes:
+    return {each: shape for each, shape in shapes.items() if each != name}
+
+
+WINDOW = {"attention.sliding_window": 12, "rope.freq_base_swa": 1000.0}
+HEAD_WIDTH = {"attention.key_length": D, "attention.value_length": D}
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16}
+BEHIND: Shapes = {"post_attention_norm.weight": (N,), "post_ffw_norm.weight": (N,)}
+SPARSE: Shapes = {
+    "attn_norm.weight": (N,),
+    "attn_q_a.weight": (16, N),
+    "attn_q_a_norm.weight": (16,),
+    "attn_q_b.weight": (HEADS * 12, 16),
+    "attn_kv_a_mqa.weight": (20, N),
+    "attn_kv_a_norm.weight": (16,),
+    "attn_k_b.weight": (HEADS, 16, 8),
+    "attn_v_b.weight": (HEADS, 12, 16),
+    "attn_output.weight": (N, HEADS * 12),
+    "indexer.k_norm.weight": (64,),
+    "indexer.k_norm.bias": (64,),
+    "indexer.proj.weight": (2, N),
+    "indexer.attn_k.weight": (64, N),
+    "indexer.attn_q_b.weight": (2 * 64, 16),
+}
+
+NEWER: dict[str, Family] = {
+    "mellum": family(
+        "mellum",
+        keys(4, **RMS, **WINDOW, **HEAD_WIDTH) | FOUR | YARN,
+        blocks(4, {**attention(), **HEAD_NORMS, **NORM, **experts(12)}),
+    ),
+    "maple": family(
+        "maple",
+        keys(3, **RMS, **WINDOW, **HEAD_WIDTH)
+        | FOUR
+        | {"attention.sliding_window_pattern": [True, False, True], "swiglu_clamp_exp": [0.3, 0.0, 0.6]},
+        blocks(3, {**attention(), **HEAD_NORMS, **NORM, **experts(12)}),
+    ),
+    "spark2_5": family(
+        "spark2_5",
+        keys(3, **RMS, **WINDOW, **HEAD_WIDTH) | {"attention.sliding_window_pattern": [True, False, True]},
+        blocks(3, {**attention(), "attn_gate.weight": (HEADS, N), **NORM, **network()}),
+    ),
+    "muse-glimmer": family(
+        "muse-glimmer",
+        keys(4, **RMS, **WINDOW, **HEAD_WIDTH) | {"logit_scale": 0.8, "final_logit_softcapping": 5.0},
+        blocks(
+            4,
+            {**attention(), "attn_gate.weight": (HEADS * D, N), **HEAD_NORMS, **NORM, **BEHIND, **network()},
+        ),
+    ),
+    "laguna": family(
+        "laguna",
+        keys(3, **RMS, **WINDOW, **HEAD_WIDTH)
+        | FOUR
+        | YARN
+        | {
+            "attention.head_count": [4, 2, 2],
+            "rope.dimension_count_swa": 4,
+            "leading_dense_block_count": 1,
+            "expert_shared_count": 1,
+            "expert_shared_feed_forward_length": 16,
+            "expert_weights_scale": 1.5,
+            "expert_weights_norm": True,
+        },
+        blocks(
+            3,
+            {**HEAD_NORMS, **NORM},
+            b0={**attention(), "attn_gate.weight": (HEADS * D, N), **network()},
+            **{
+                f"b{number}": {
+                    **attention(heads=2),
+                    "attn_gate.weight": (2, N),
+                    **experts(12, shared=16),
+                    "exp_probs_b.bias": (4,),
+                }
+                for number in (1, 2)
+            },
+        ),
+    ),
+    "granite_swa": family(
+        "granite_swa",
+        keys(3, **RMS, **PAIRS)
+        | {
+            "attention.sliding_window": 12,
+            "attention.sliding_window_pattern": [True, False, True],
+            "attention.rope_pattern": [True, False, True],
+            "attention.scale": 0.3,
+            "logit_scale": 1.5,
+            "residual_scale": 0.7,
+            "embedding_scale": 2.0,
+        },
+        blocks(3, {**attention(), "attn_sinks.weight": (HEADS,), **NORM, **network()}),
+    ),
+    "talkie": family(
+        "talkie",
+        keys(**RMS, **HEAD_WIDTH) | {"logit_scale": 0.9},
+        without(
+            "output_norm.weight",
+            blocks(
+                2,
+                {
+                    **without("attn_norm.weight", attention()),
+                    "attn_q_norm.weight": (HEADS, 1),
+                    **network(),
+                    "layer_output_scale.weight": (1,),
+                },
+            ),
+        ),
+        without_effect=("layer_output_scale",),  # reversed, a single number is the same
+    ),
+    "nanbeige": family(
+        "nanbeige", keys(**RMS, **PAIRS) | {"num_loops": 2}, blocks(2, {**attention(), **NORM, **network()})
+    ),
+    "hrm_text": family(
+        "hrm_text",
+        keys(6, **RMS, **HEAD_WIDTH)
+        | {"hrm.layers_per_stack": 1, "hrm.h_cycles": 2, "hrm.l_cycles": 2, "embedding_scale": 1.5},
+        {
+            **without(
+                "output_norm.weight",
+                blocks(
+                    2,
+                    {**without("attn_norm.weight", attention()), "attn_gate.weight": (HEADS * D, N), **network()},
+                ),
+            ),
+            "hrm.z_l_init": (N,),
+        },
+    ),
+    "deepseek32": family(
+        "deepseek32",
+        keys(**RMS)
+        | FOUR
+        | {
+            "attention.head_count_kv": 1,
+            "attention.key_length": 20,
+            "attention.value_length": 16,
+            "attention.key_length_mla": 12,
+            "attention.value_length_mla": 12,
+            "attention.kv_lora_rank": 16,
+            "attention.q_lora_rank": 16,
+            "attention.indexer.head_count": 2,
+            "attention.indexer.key_length": 64,
+            "attention.indexer.top_k": 64,
+            "rope.dimension_count": 4,
+            "leading_dense_block_count": 1,
+            "expert_shared_count": 1,
+            "expert_weights_scale": 1.5,
+            "expert_weights_norm": True,
+            "expert_gating_func": 2,
+        },
+        blocks(2, {**SPARSE, **NORM}, b0=network(), b1={**experts(12, shared=12), "exp_probs_b.bias": (4,)}),
+        without_effect=("indexer",),
+    ),
+}
+"""Families that the published package ``gguf`` does not know yet; these are the keys of llama.cpp's source."""
+
 THEIRS: dict[str, Family] = {
+    **NEWER,
     "plamo": family(ARCH.PLAMO, keys(**RMS, **PAIRS), blocks(2, {**attention(), **network()})),
     "plamo3": family(
         ARCH.PLAMO3,

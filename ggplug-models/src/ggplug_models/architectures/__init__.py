@@ -22,7 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "modern-bert",
         "eurobert",
     ),
-    "deepseek": ("deepseek2", "glm-dsa", "mistral4", "plm", "minicpm3"),
+    "deepseek": ("deepseek2", "glm-dsa", "deepseek32", "mistral4", "plm", "minicpm3"),
     "delta_net": ("qwen35", "qwen35moe", "qwen3next"),
     "dense": (
         "baichuan",
@@ -37,6 +37,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "hunyuan_vl",
         "plamo",
         "plamo3",
+        "talkie",
         "codeshell",
         "jais",
     ),
@@ -48,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "glm": ("chatglm", "glm4", "glm4moe"),
     "gpt2": ("gpt2", "starcoder", "gptneox", "starcoder2"),
     "gpt_oss": ("gpt-oss",),
-    "granite": ("granite", "granitemoe", "minicpm"),
+    "granite": ("granite", "granitemoe", "granite_swa", "minicpm"),
     "hunyuan": ("hunyuan-dense", "hunyuan-moe"),
     "hybrid": ("granitehybrid", "jamba", "nemotron_h", "nemotron_h_moe", "plamo2", "falcon-h1"),
     "kimi_linear": ("kimi-linear",),
@@ -67,6 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "nemotron",
         "jais2",
     ),
+    "loops": ("nanbeige", "hrm_text"),
     "mamba": ("mamba", "mamba2"),
     "mimo": ("mimo2",),
     "mixtures": (
@@ -88,6 +90,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "rwkv6": ("rwkv6",),
     "rwkv7": ("rwkv7",),
     "t5": ("t5encoder", "t5"),
+    "windowed": ("mellum", "maple", "spark2_5", "muse-glimmer", "laguna"),
 }
 
 ARCHITECTURES.declare({name: f"{__name__}.{module}" for module, names in MODULES.items() for name in names})

@@ -124,6 +124,11 @@ class GlmDsa(DeepSeek2):
         return self.most_chosen
 
 
+@architecture("deepseek32")
+class DeepSeek32(GlmDsa):
+    """DeepSeek V3.2 (arXiv:2512.02556): GLM 5 has its block."""
+
+
 @architecture("mistral4")
 class Mistral4(GrowingQueries, DeepSeek2):
     """Mistral Small 4 (2026): DeepSeek V2's block; queries may grow with the position."""

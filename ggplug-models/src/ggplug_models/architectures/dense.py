@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.architectures.gpt2 import LayerNormed, StarCoder2
@@ -17,7 +18,7 @@ from ggplug_models.layers.linear import LINEAR_BIASES, linear
 from ggplug_models.layers.norms import NORM_BIASES, RmsNorm
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
-from ggplug_models.networks.network import Block
+from ggplug_models.networks.network import Block, Inputs
 from ggplug_models.state.memory import Kind
 
 LAYERS_OF_13B = 40
@@ -80,6 +81,38 @@ class BitNet(Qwen2):
         gate, up = linear(w, "ffn_gate", x, n_ff), linear(w, "ffn_up", x, n_ff)
         h = self.norm(w, "ffn_sub_norm", activated(w, self.gate(gate, up)))
         return linear(w, "ffn_down", h, self.n_embd)
+
+
+@architecture("talkie")
+class Talkie(Llama):
+    """Talkie (2026): norms without weights; heads are normalised after the rotation, those of queries with a factor;
+    each block adds a multiple of the embeddings."""
+
+    rope_mode = RopeMode.NEOX
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.logit_scale = hp.number("logit_scale")
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return self.hidden(super().embedding(inputs))
+
+    def positioned(self, q: Tensor, k: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        q, k = (self.hidden(self.rotated(each, block)) for each in (q, k))
+        return q * block.weights("attn_q_norm.weight", 1, q.ne[1]), k
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        first = block.inputs.shared.setdefault("embeddings", x)
+        a, x, first = block.outputs(self.attention(block.named("attn_norm", self.hidden(x)), block), x, first)
+        x = block.named("ffn_inp", x + a)
+        x = x + block.named("ffn_out", self.feed_forward(block.named("ffn_norm", self.hidden(x)), block))
+        return x + first * block.weights("layer_output_scale.weight", 1)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return gg.rms_norm(x, eps=self.norm.eps)
+
+    def scores(self, x: Tensor) -> Tensor:
+        return gg.scale(super().scores(x), self.logit_scale)
 
 
 @architecture("deci")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.architectures.llama import Llama
+from ggplug_models.layers.attention import Heads
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import REQUIRED
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.weights.weights import Weights
 
 
 @architecture("granite")
@@ -54,6 +56,23 @@ class GraniteMoe(Granite):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.rotates = True
+
+
+@architecture("granite_swa")
+class GraniteWindows(GraniteMoe):
+    """Granite 4.1 (IBM, 2026): attention sinks; the file lists the blocks with a window, and may list those that
+    rotate."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide(hp, 0)
+        self.rotating = hp.flags("attention.rope_pattern", len(self.windows))
+
+    def sinks(self, w: Weights, heads: Heads) -> Tensor:
+        return w("attn_sinks.weight", heads.n_head)
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return super().rope_of(block) if self.rotating is None or self.rotating[block.number] else None
 
 
 @architecture("minicpm")

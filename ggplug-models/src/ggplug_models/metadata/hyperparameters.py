@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,15 @@ class Hyperparameters(Values):
         if found is None:
             found = default
         return [found] * n_layer if isinstance(found, int) else list(found)
+
+    def numbers_of_blocks(self, key: str, n_layer: int, *, at_least: float = -math.inf) -> list[float]:
+        """A number for each block; the file has one for all blocks, or an array.  Raises ModelError."""
+        if not isinstance(self.values.get(self.prefix + key), np.ndarray):
+            return [self.number(key, at_least=at_least)] * n_layer
+        found = self.numbers(key, length=n_layer)
+        if min(found, default=at_least) < at_least:
+            raise self.refused(key, f"numbers of at least {at_least:g}")
+        return found
 
     def flags(self, key: str, n_layer: int) -> list[bool] | None:
         """A boolean for each block; None if the file has no array under this key.  Raises ModelError."""

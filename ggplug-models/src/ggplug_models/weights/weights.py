@@ -86,10 +86,15 @@ class Weights:
         """The tensor, a node that reads these weights, after it got the name with the prefix."""
         return tensor.named(self.names + name)
 
-    def block(self, number: int, of: str = "") -> Weights:
-        """The weights of the block ``number``, whose names begin with ``of``: "enc." for encoders next to decoders."""
+    def block(self, number: int, of: str = "", called: int | None = None) -> Weights:
+        """The weights of the block ``number``, whose names begin with ``of``: "enc." for encoders next to decoders.
+
+        ``called``: the number in the names of nodes, where several blocks have the same weights.
+        """
         found = self._behind(self.prefix + of, f"blk.{number}.", self.names)
         found._blocks_of = self.prefix + of
+        if called is not None:
+            found.names = f"{self.names}blk.{called}."
         return found
 
     def part(self, of: str) -> Weights:

@@ -1,0 +1,134 @@
+"""Families of 2026 with the block of Qwen 3 or LLaMA, of which most blocks have a sliding window."""
+
+from __future__ import annotations
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug.types import RopeMode
+from ggplug_models.architectures.llama import Llama
+from ggplug_models.architectures.qwen import Qwen3
+from ggplug_models.layers.attention import joined, split
+from ggplug_models.layers.experts import Experts, Gating
+from ggplug_models.layers.linear import linear
+from ggplug_models.layers.norms import RmsNorm
+from ggplug_models.layers.rope import Rope
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.networks.transformer import Transformer
+
+
+class GatedHeads(Transformer):
+    """What heads give is multiplied by gates of the block's input: one for each head, or for each element."""
+
+    def joined_heads(self, y: Tensor, block: Block, x: Tensor) -> Tensor:
+        n_head = self.heads[block.number].n_head
+        width = block.weights("attn_gate.weight", self.n_embd, -1).ne[1]
+        gate = self.gate_of_heads(linear(block.weights, "attn_gate", x, n_head if width == n_head else y.ne[0]))
+        return joined(split(y, n_head) * split(gate, n_head))
+
+    def gate_of_heads(self, x: Tensor) -> Tensor:
+        """The activation of the gates."""
+        return gg.sigmoid(x)
+
+
+@architecture("mellum")
+class Mellum(Qwen3):
+    """Mellum 2 (JetBrains): experts; three of four blocks have a window, and no scaling of RoPE.
+
+    Blocks with a window have the base of the others, whatever ``rope.freq_base_swa`` says, as in llama.cpp.
+    """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        if hp.integer("attention.sliding_window", 0, at_least=0):
+            self.slide(hp, 4)
+        assert self.rope is not None
+        self.local_rope = Rope(self.rope.mode, self.rope.n_dims, self.rope.base)
+
+
+@architecture("maple")
+class Maple(Qwen3):
+    """Maple: experts with clipped gates; only blocks with a window rotate."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide_with_rope(hp, 0)
+        self.limits = hp.numbers_of_blocks("swiglu_clamp_exp", len(self.windows), at_least=0)
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return self.local_rope if self.windows[block.number] else None
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        assert self.experts is not None
+        limit = self.limits[block.number]
+        return self.experts(
+            block.weights, x, lambda gate, up: gg.swiglu_clamp(gate, up, limit) if limit else gg.swiglu(gate, up)
+        )
+
+
+@architecture("spark2_5")
+class Spark25(GatedHeads, Llama):
+    """Spark 2.5 (iFlytek): a gate for each head; GELU in the network."""
+
+    rope_mode = RopeMode.NEOX
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide_with_rope(hp, 0)
+
+    def gate(self, x: Tensor, up: Tensor) -> Tensor:
+        return gg.geglu(x, up)
+
+
+@architecture("muse-glimmer")
+class MuseGlimmer(GatedHeads, Qwen3):
+    """Muse Glimmer: normalised embeddings; only blocks with a window rotate; gates of attention; norms before and
+    after."""
+
+    rope_mode = RopeMode.NORMAL
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide_with_rope(hp, 4)
+        self.norm_behind = RmsNorm(1e-8)
+        self.logit_scale = hp.number("logit_scale")
+        self.logit_cap = hp.number("final_logit_softcapping", 0.0, at_least=0)
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return gg.rms_norm(super().embedding(inputs), eps=self.norm.eps)
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return self.local_rope if self.windows[block.number] else None
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = block.named("ffn_inp", x + self.norm_behind(w, "post_attention_norm", a))
+        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
+        return x + self.norm_behind(w, "post_ffw_norm", y)
+
+    def scores(self, x: Tensor) -> Tensor:
+        y = gg.scale(super().scores(x), self.logit_scale)
+        return gg.scale(gg.tanh(gg.scale(y, 1 / self.logit_cap)), self.logit_cap) if self.logit_cap else y
+
+
+@architecture("laguna")
+class Laguna(GatedHeads, Qwen3):
+    """Laguna (Poolside): softplus gates of attention; experts with sigmoid scores, chosen by a bias, and a shared one;
+    blocks with a window may have other numbers of heads and rotate without scaling."""
+
+    needs = ("exp_probs_b.bias",)
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        assert self.rope is not None
+        if hp.integer("attention.sliding_window", 0, at_least=0):
+            n_dims = hp.integer("rope.dimension_count_swa", self.rope.n_dims, at_most=self.heads[0].d_k)
+            self.slide_with_rope(hp, 4, Rope(self.rope.mode, n_dims, self.rope.base), first=True)
+        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+        assert experts is not None
+        self.experts = experts
+
+    def gate_of_heads(self, x: Tensor) -> Tensor:
+        return gg.softplus(x)
