@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
 from oracles.packed import ORACLES
-from oracles.page import page
-from paths import ROOT
+from oracles.page import ABSENT, page
+from paths import DATA, ROOT
 
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import ARCHITECTURES, Decoder, Encoder, LayerSplit, goldens
@@ -25,7 +25,7 @@ SHARED = ROOT.parent / "shared" / "goldens"
 RECORDED = sorted(path.stem for path in ORACLES.glob("*.gguf"))
 OF_LLAMA_CPP = sorted(path.stem for path in SHARED.glob("*.gguf"))
 
-LIMITS = {"gpt-oss-mxfp4": 1e-4, "grok": 1e-6, "nomic-bert-moe": 1e-6}
+LIMITS = {"gpt-oss-mxfp4": 1e-4, "grok": 1e-6, "nomic-bert-moe": 1e-6, "spark2_5": 1e-6}
 """Of quantised weights, and of outputs of llama.cpp, which takes GELU from a table in half precision."""
 
 ON_GPUS = [
@@ -89,6 +89,14 @@ def test_every_architecture_has_a_recording(data: Path) -> None:
 def test_the_page_of_the_families_is_made_from_the_registry() -> None:
     text = (ROOT / "docs" / "models.md").read_text("utf-8")
     assert text == page(), "run: PYTHONPATH=tests/support python -m oracles.page > docs/models.md"
+
+
+def test_each_architecture_of_llama_cpp_loads_or_the_page_says_why_it_does_not() -> None:
+    lines = (DATA / "architectures_of_llama_cpp.txt").read_text("utf-8").splitlines()
+    named = {line for line in lines if not line.startswith("#")}
+    absent = {name for names in ABSENT.values() for name in names}
+    assert not absent & set(ARCHITECTURES)
+    assert named - set(ARCHITECTURES) == absent
 
 
 def test_what_is_not_finite_is_reported_in_valid_json(tmp_path: Path) -> None:

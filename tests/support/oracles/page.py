@@ -33,6 +33,33 @@ repository).  Devices: tests compute all recordings on the CPU, and on OpenCL th
 """
 
 
+ABSENT = {
+    "no language model": ("clip", "wavtokenizer-dec", "qwen3tts", "pockettts"),
+    "llama.cpp has the name, and no graph for it": ("gptj",),
+    "reads or writes images between tokens": ("chameleon", "cogvlm"),
+    "guesses tokens for another model, by a head of a kind that is not built in": ("gemma4-assistant", "dflash"),
+    "its recurrent block of RWKV behind attention's weights is not built in": ("rwkv6qwen2", "arwkv7"),
+    "llama.cpp computes another norm than the authors' code, and no recording decides": ("phimoe",),
+    "groups of its experts share further experts": ("grovemoe",),
+    "attention with a linear state, or with several streams of residuals, in a block of its own": (
+        *("minimax-01", "bailingmoe3", "kimi-k3", "glm5-next", "qwen4exp", "deepseek4", "hy_v4"),
+    ),
+    "an indexer chooses the positions of its attention, in contexts of any length": ("minimax-m3", "dots3note"),
+    "not begun": ("step35", "graniteswitch"),
+}
+"""Why the other architectures of llama.cpp 0.3.36's sources are not there."""
+
+BEHIND = """
+## Architectures that do not load
+
+llama.cpp (the sources of llama-cpp-python 0.3.36) has {count} architectures more.  A file of one of them is refused as
+"not known as an architecture".
+
+| architectures | why |
+|---|---|
+"""
+
+
 def page() -> str:
     """The whole page."""
     recordings, rows = _recordings(), []
@@ -42,7 +69,8 @@ def page() -> str:
         kind = "text" if issubclass(cls, (Decoder, Denoiser)) else "embeddings" if issubclass(cls, Encoder) else "head"
         cells = [f"`{name}`", cls.__name__, kind, _codes(kinds), ", ".join(_checked(files)), _codes(files)]
         rows.append(f"| {' | '.join(cells)} |\n")
-    return PAGE + "".join(rows)
+    absent = [f"| {_codes(sorted(names))} | {why} |\n" for why, names in ABSENT.items()]
+    return PAGE + "".join(rows) + BEHIND.format(count=sum(map(len, ABSENT.values()))) + "".join(absent)
 
 
 def _written(family: Family) -> set[str]:

@@ -45,7 +45,7 @@ class LlamaCppModel(OwnModel):
 def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     """As :func:`oracles.models.draw`, for the names of files."""
     normal = rng.standard_normal(shape)
-    if name.endswith("exp_probs_b.bias"):
+    if name.endswith(("exp_probs_b.bias", "exp_probs_b")):
         return coarse(0.2 * normal)
     if name.endswith("ssm_a"):
         return coarse(-np.exp(normal))
@@ -220,7 +220,7 @@ NEWER: dict[str, Family] = {
     "spark2_5": family(
         "spark2_5",
         keys(3, **RMS, **WINDOW, **HEAD_WIDTH) | {"attention.sliding_window_pattern": [True, False, True]},
-        blocks(3, {**attention(), "attn_gate.weight": (HEADS, N), **NORM, **network()}),
+        blocks(3, {**fused(), "attn_gate.weight": (HEADS, N), **NORM, **network()}),
     ),
     "muse-glimmer": family(
         "muse-glimmer",
@@ -272,6 +272,34 @@ NEWER: dict[str, Family] = {
             "embedding_scale": 2.0,
         },
         blocks(3, {**attention(), "attn_sinks.weight": (HEADS,), **NORM, **network()}),
+    ),
+    "hy_v3": family(
+        "hy_v3",
+        keys(**RMS, **HEAD_WIDTH) | FOUR | {"expert_weights_scale": 1.5, "expert_weights_norm": True},
+        blocks(
+            2,
+            {**attention(), **HEAD_NORMS, **NORM},
+            b0=network(),
+            b1={**experts(12, shared=12), "exp_probs_b": (4,)},
+        ),
+    ),
+    "cohere2moe": family(
+        "cohere2moe",
+        keys(5, **EPS, **PAIRS)
+        | FOUR
+        | {
+            "attention.sliding_window": 12,
+            "logit_scale": 0.5,
+            "leading_dense_block_count": 1,
+            "expert_shared_count": 1,
+            "expert_weights_norm": True,
+        },
+        blocks(
+            5,
+            attention(),
+            b0=network(),
+            **{f"b{number}": experts(12, shared=12) for number in range(1, 5)},
+        ),
     ),
     "talkie": family(
         "talkie",
@@ -331,6 +359,7 @@ NEWER: dict[str, Family] = {
             "expert_gating_func": 2,
         },
         blocks(2, {**SPARSE, **NORM}, b0=network(), b1={**experts(12, shared=12), "exp_probs_b.bias": (4,)}),
+        seed=3,
         without_effect=("indexer",),
     ),
 }

@@ -41,7 +41,7 @@ class Nanbeige(Looped):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         if self.normed_between and block.number and self.own(block.number) == 0:
-            x = self.norm(self.w, "output_norm", x)
+            x = block.named("loop_norm", self.norm(self.w, "output_norm", x))
         return super().block(x, block)
 
 

@@ -65,6 +65,25 @@ class BailingMoe2(Qwen3):
         self.experts = replace(self.experts, n_ff_shared=width * hp.integer("expert_shared_count", 0, at_least=0))
 
 
+@architecture("hy_v3")
+class HunyuanV3(Qwen3):
+    """Hunyuan 3 (Tencent, 2026): experts with sigmoid scores, chosen by a bias, and a shared one; the first blocks have
+    none."""
+
+    varies = ("ffn_gate_inp.weight",)
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+        assert experts is not None
+        self.experts = replace(experts, n_ff_shared=experts.n_ff_shared or experts.n_ff)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        if "ffn_gate_inp.weight" in block.weights:
+            return super().feed_forward(x, block)
+        return gated(block.weights, x, self.n_ff[block.number])
+
+
 @architecture("dbrx")
 class Dbrx(Llama):
     """DBRX (Databricks, 2024): layer norms; queries, keys and values may be clamped."""

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
+from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import plain
-from ggplug_models.layers.norms import LayerNorm, Norm
+from ggplug_models.layers.norms import LayerNorm, Norm, RmsNorm
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
@@ -59,6 +60,38 @@ class Cohere2(CommandR):
 
     def rope_of(self, block: Block) -> Rope | None:
         return self.rope if self.windows[block.number] else None
+
+
+class _EitherNorm(LayerNorm):
+    """A root mean square norm if the file has its epsilon, else a layer norm."""
+
+    @classmethod
+    def of(cls, hp: Hyperparameters) -> Any:
+        return (RmsNorm if RmsNorm.key in hp else LayerNorm).of(hp)
+
+
+@architecture("cohere2moe")
+class Cohere2Moe(Cohere2):
+    """Command A with experts (Cohere, 2026), of sigmoid scores; the first blocks have none, and rotate, too."""
+
+    norm_kind = _EitherNorm
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide(hp, 4, first=True)
+        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+        assert experts is not None
+        self.experts = experts
+
+    def rope_of(self, block: Block) -> Rope | None:
+        assert self.experts is not None
+        return self.rope if block.number < self.experts.n_dense else super().rope_of(block)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        y = super().feed_forward(x, block)
+        assert self.experts is not None
+        halved = block.number >= self.experts.n_dense and self.experts.n_ff_shared
+        return gg.scale(y, 0.5) if halved else y
 
 
 @architecture("falcon")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
@@ -62,9 +64,7 @@ class Maple(Qwen3):
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         assert self.experts is not None
         limit = self.limits[block.number]
-        return self.experts(
-            block.weights, x, lambda gate, up: gg.swiglu_clamp(gate, up, limit) if limit else gg.swiglu(gate, up)
-        )
+        return self.experts(block.weights, x, partial(gg.swiglu_clamp, limit=limit) if limit else gg.swiglu)
 
 
 @architecture("spark2_5")

@@ -154,6 +154,8 @@ class Experts:
         elif self.gating is Gating.SIGMOID:
             scores = weights.named("ffn_moe_probs", gg.sigmoid(scores))
         bias = weights.optional("exp_probs_b.bias", self.n_expert)
+        if bias is None:  # Hunyuan's name
+            bias = weights.optional("exp_probs_b", self.n_expert)
         ranks = scores if bias is None else scores + bias  # the bias counts for the choice, not for the weights
         if self.n_groups > 1:
             ranks = self._of_best_groups(ranks)
