@@ -106,6 +106,9 @@ def test_messages_are_checked_as_files_are(pair: tuple[Any, Any]) -> None:
     for cut in (raw[:40], raw.replace(b"scale", b"scalf"), raw[:-64]):
         with pytest.raises(GGUFError):
             link.call("plan", stream, cut, ((), (), {}, ()))
+    for placed in (((7, 1),), ((1, 1),), ((0, 9),)):  # no position, a node, no memory
+        with pytest.raises(BufferUseError):
+            link.call("plan", stream, raw, ((), (), {}, ()), placed)
     number, _ = link.call("plan", stream, raw, ((), (), {}, ()))
     buffer, _ = link.call("alloc", 64, True)
     for offsets in ([0, 48], [0, -4], [1, 32]):

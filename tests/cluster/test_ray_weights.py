@@ -12,6 +12,7 @@ import pytest
 
 import ggplug as gg
 from ggplug.backend import Device
+from ggplug.errors import BufferUseError
 from ggplug.gguf.reader import GGUFReader, origin
 from ggplug.types import BufferUsage
 
@@ -110,3 +111,54 @@ def test_other_weights_are_sent_once(devices: dict[str, Device], stored: list[in
             weight.set_bytes(raw)
             assert weight.tobytes() == raw.tobytes()
         assert stored == [raw.size] * sent
+
+
+def results_of(device: Device, values: Any, x: np.ndarray) -> list[np.ndarray]:
+    """A weight in a device's memory for packed weights, and its products with many columns and one."""
+    (memory,) = device.extra_buffer_types
+    with gg.Context("weights") as weights, gg.Scheduler([device]) as scheduler:
+        w = weights.new_tensor("q4_0", (256, 96), "w")
+        weights.buffers.append(memory.alloc(memory.alloc_size(w)))
+        w.place(weights.buffers[-1])
+        w.set(values)
+        products = [gg.mul_mat(w, gg.tensor(each)) for each in (x, x[:1])]
+        scheduler.compute(gg.Graph(*products))
+        return [w.numpy(), *(each.numpy() for each in products)]
+
+
+@pytest.mark.long
+def test_packed_weights_give_the_same_numbers_on_a_node_as_here(devices: dict[str, Device]) -> None:
+    rng = np.random.default_rng(0)
+    values, x = (rng.standard_normal((rows, 256)).astype(np.float32) for rows in (96, 40))
+    there, here = (results_of(each, values, x) for each in (devices["Ray/b/CPU"], gg.device("CPU")))
+    for found, wanted in zip(there, here, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.long
+def test_packed_weights_on_a_node_are_set_whole_and_refused_where_they_are_here(devices: dict[str, Device]) -> None:
+    (memory,), (here,) = devices["Ray/b/CPU"].extra_buffer_types, gg.device("CPU").extra_buffer_types
+    assert (memory.name, memory.has_own_layout) == ("Ray/b/CPU packed", True)
+    w = gg.new_tensor("q4_0", (256, 96), "w")
+    assert memory.alloc_size(w) == here.alloc_size(w)
+    for other in (gg.new_tensor("i32", (32, 8)), gg.new_tensor("iq2_xs", (256, 4)), gg.neg(gg.new_tensor("f32", 8))):
+        assert (memory.refusal(other) is None) == (here.refusal(other) is None)
+    with memory.alloc(memory.alloc_size(w)) as buffer:
+        w.place(buffer)
+        with pytest.raises(BufferUseError, match="set the whole"):
+            buffer.set_tensor(w, np.zeros(18, np.uint8), 0)
+        with pytest.raises(BufferUseError):
+            buffer.get(0, np.zeros(18, np.uint8))
+        w.place(None)
+
+
+@pytest.mark.long
+def test_a_model_is_packed_on_a_node_as_it_is_here(devices: dict[str, Device], data: Path) -> None:
+    import ggplug_models
+
+    found = {}
+    for device in (devices["Ray/a/CPU"], gg.device("CPU")):
+        with ggplug_models.load(data / "qwen3.gguf", [device]) as model:
+            found[device.name] = [(each.name, each.memory is not None, each.packed_bytes) for each in model.packing]
+    assert found["Ray/a/CPU"] == found["CPU"]
+    assert any(packed for _, packed, _ in found["CPU"])

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import ggplug as gg
 from ggplug.backend import Device
 from ggplug.bench.alternating import speed_relative, timed_alternately
+from ggplug.bench.products import use_threads
 from ggplug.errors import ParameterError
 from ggplug.registry.extras import Options
 from ggplug_ray.device import RayDevice
@@ -138,7 +139,10 @@ def prompts(first: RayDevice, second: RayDevice, options: Options) -> Iterable[R
 
 
 def texts(first: RayDevice, second: RayDevice, options: Options) -> Iterable[Row]:
-    """Generation with a model whose layers are on two nodes, against the device of the same name here."""
+    """Generation with a model whose layers are on two nodes, against the device of the same name here.
+
+    ``--threads`` are those of the device here; nodes have as many as Ray counts processors there.
+    """
     try:
         import ggplug_models
         from ggplug_models.benchmarks.generation import random_models
@@ -151,6 +155,7 @@ def texts(first: RayDevice, second: RayDevice, options: Options) -> Iterable[Row
         models = {"local": ggplug_models.load(path, [first.there]), "split": split}
         for model in models.values():
             stack.enter_context(model)
+            use_threads(model.scheduler.backends, options)
         functions = {
             name: lambda model=model: list(model.generate("the", options.generate)) for name, model in models.items()
         }

@@ -11,7 +11,7 @@ from ggplug.errors import SerializationError
 from ggplug.graph import Graph
 from ggplug.saved import encode_graph
 from ggplug.types import DeviceKind
-from ggplug_ray.host import Facts, groups_data, groups_from
+from ggplug_ray.host import Facts, Placed, groups_data, groups_from
 from ggplug_ray.link import Link
 from ggplug_ray.memory import LinkedDevice, RayMemory
 from ggplug_ray.stream import RayStream
@@ -40,7 +40,7 @@ class RayDevice(LinkedDevice):
         self.node_id, self.node, self.there = node_id, node, facts.name
         self.device_id = None if facts.device_id is None else f"{node_id}/{facts.device_id}"
         self._facts, self._open = facts, opening
-        self._memory = RayMemory(self, facts)
+        self._memories = [RayMemory(self, facts.name, each, number) for number, each in enumerate(facts.memories)]
         self._link: Link | None = None
         self._opening = threading.Lock()
 
@@ -62,7 +62,16 @@ class RayDevice(LinkedDevice):
 
     @property
     def buffer_type(self) -> BufferType:
-        return self._memory
+        return self._memories[0]
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        return self._memories[1:]
+
+    def placed(self, graph: Graph) -> Placed:
+        """The leafs of a graph in memory of this device with a layout of its own, for messages."""
+        own = ((position, kind) for position, kind in graph.layouts() if graph.roots[position] == position)
+        return tuple((position, kind.number) for position, kind in own if isinstance(kind, RayMemory))
 
     def init(self, **params: Any) -> RayStream:
         return RayStream(self, params)
@@ -73,7 +82,7 @@ class RayDevice(LinkedDevice):
             raw = encode_graph(graph)
         except SerializationError as error:
             return Decline(error.message)
-        accepted, text = self.link().call("match", raw, group.kept, tensors=graph.tensors)
+        accepted, text = self.link().call("match", raw, group.kept, self.placed(graph), tensors=graph.tensors)
         return text if accepted else Decline(text)
 
     @property
@@ -90,8 +99,10 @@ class RayDevice(LinkedDevice):
         # The node does not know which tensors have places of their own; those are needed after the computation.
         persistent = (at for at, root in enumerate(graph.roots) if graph.tensors[root].buffer is not None)
         needed = tuple(sorted({*leaving, *persistent}))
-        return groups_from(self.link().call("groups", raw, needed, tensors=graph.tensors))
+        return groups_from(self.link().call("groups", raw, needed, self.placed(graph), tensors=graph.tensors))
 
     def workspace(self, graph: Graph, groups: Groups = UNGROUPED) -> int:
-        size: int = self.link().call("workspace", encode_graph(graph), groups_data(groups), tensors=graph.tensors)
+        size: int = self.link().call(
+            "workspace", encode_graph(graph), groups_data(groups), self.placed(graph), tensors=graph.tensors
+        )
         return size

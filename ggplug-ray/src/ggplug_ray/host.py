@@ -37,7 +37,8 @@ from ggplug.backend import (
 from ggplug.errors import BufferUseError, GGPlugError, GGUFError, ParameterError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation
-from ggplug.memory.layout import NOWHERE
+from ggplug.memory.layout import NOWHERE, PERSISTENT
+from ggplug.memory.planned import PlannedBuffer
 from ggplug.nodes.groups import Missed
 from ggplug.ops.base import OPS
 from ggplug.saved import decode_graph
@@ -64,6 +65,23 @@ GroupsData = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], dict[int, tuple
 """The fields of :class:`~ggplug.backend.Groups`, as plain data."""
 
 
+Leaf = tuple[int, Extents, Extents]
+"""The number of the type of a leaf, its extents and its strides."""
+
+Placed = tuple[tuple[int, int], ...]
+"""The leafs of a graph in memory with a layout of its own: their positions, and the numbers of these memories, which
+are counted from 1; 0 is the default memory."""
+
+
+class MemoryFacts(NamedTuple):
+    """What a memory says about itself.  ``pads``: whether tensors can take more bytes in it than they have."""
+
+    name: str
+    alignment: int
+    max_size: int | None
+    pads: bool
+
+
 class Facts(NamedTuple):
     """What a device says about itself; clients get it without starting the device's process."""
 
@@ -73,10 +91,8 @@ class Facts(NamedTuple):
     device_id: str | None
     free: int | None
     total: int | None
-    alignment: int
-    max_size: int | None
-    pads: bool
-    """Whether tensors can take more bytes in its memory than they have."""
+    memories: tuple[MemoryFacts, ...]
+    """Of the default memory, and of those with a layout of their own."""
     groups: bool
     """Whether it computes several nodes together."""
     plugin: str
@@ -123,7 +139,7 @@ def devices_here() -> tuple[dict[str, str], list[Facts]]:
 
 
 def _facts(device: Device) -> Facts:
-    props, memory = device.props(), device.buffer_type
+    props = device.props()
     return Facts(
         device.name,
         device.description,
@@ -131,12 +147,18 @@ def _facts(device: Device) -> Facts:
         device.device_id,
         props.memory_free,
         props.memory_total,
-        memory.alignment,
-        memory.max_size,
-        type(memory).alloc_size is not BufferType.alloc_size,
+        tuple(
+            MemoryFacts(each.name, each.alignment, each.max_size, type(each).alloc_size is not BufferType.alloc_size)
+            for each in memories_of(device)
+        ),
         forms_groups(device),
         device.registration.version if device.registration is not None else "",
     )
+
+
+def memories_of(device: Device) -> list[BufferType]:
+    """The default memory, and the extra ones with a layout of their own."""
+    return [device.buffer_type, *(each for each in device.extra_buffer_types if each.has_own_layout)]
 
 
 class Stream(NamedTuple):
@@ -154,6 +176,8 @@ class Planned:
     stream: Stream
     graph: Graph
     groups: Groups
+    own: tuple[int, ...]
+    """Positions of the leafs in memory with a layout of its own."""
     places: Allocation | None = None
 
 
@@ -246,17 +270,21 @@ class DeviceHost:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def alloc(self, size: int, zeroed: bool) -> tuple[int, int]:
-        """A new buffer: its number, and its bytes."""
-        memory = self.device.buffer_type
+    def alloc(self, size: int, zeroed: bool, which: int = 0) -> tuple[int, int]:
+        """A new buffer of a memory: its number, and its bytes."""
+        memory = self._memory(which)
         buffer = memory.alloc_zeroed(size) if zeroed else memory.alloc(size)
         number = next(self._numbers)
         self._buffers[number] = buffer
         return number, buffer.size
 
-    def alloc_size(self, kind: int, ne: Extents, nb: Extents) -> int:
-        """Bytes that a tensor takes in the device's memory."""
-        return self.device.buffer_type.alloc_size(Tensor(Spec(by_id(kind), ne, 4, nb)))
+    def alloc_size(self, leaf: Leaf, which: int) -> int:
+        """Bytes that a leaf takes in a memory."""
+        return self._memory(which).alloc_size(_leaf(leaf))
+
+    def refusal(self, leaf: Leaf, which: int) -> str | None:
+        """Why a leaf cannot lie in a memory; None if it can."""
+        return self._memory(which).refusal(_leaf(leaf))
 
     def store(self, number: int, offset: int, data: Bytes) -> None:
         """Stores bytes."""
@@ -285,18 +313,41 @@ class DeviceHost:
         """Copies bytes between buffers, or within one."""
         self._buffer(number).copy_from(self._buffer(source), source_offset, offset, size)
 
-    def weight(self, number: int, offset: int, size: int, digest: str, path: str | None, start: int) -> bool:
+    def weight(
+        self,
+        number: int,
+        offset: int,
+        size: int,
+        digest: str,
+        path: str | None,
+        start: int,
+        leaf: Leaf | None = None,
+    ) -> bool:
         """Stores a weight that this machine has: in a file of the same path, or in the cache.  Returns whether it has.
 
-        ``digest``: of the bytes, which have to be the same.
+        ``digest``: of the bytes, which have to be the same.  ``leaf``: for memory with a layout of its own.
         """
         raw = read_weight(path, start, size, digest) if path is not None else None
         if raw is None:
             raw = self._cache.read(digest, size)
         if raw is None:
             return False
-        self.store(number, offset, raw)
+        if leaf is None:
+            self.store(number, offset, raw)
+        else:
+            self._buffer(number).set_tensor(_leaf(leaf), raw, offset)
         return True
+
+    def pack(self, number: int, offset: int, leaf: Leaf, digest: str, raw: Bytes) -> None:
+        """Stores a whole weight in memory with a layout of its own, and keeps it in the cache for the next time."""
+        self._buffer(number).set_tensor(_leaf(leaf), raw, offset)
+        self._cache.keep(digest, raw)
+
+    def unpack(self, number: int, offset: int, leaf: Leaf, start: int, size: int) -> Bytes:
+        """Bytes of a leaf in memory with a layout of its own."""
+        out = np.empty(size, np.uint8)
+        self._buffer(number).get_tensor(_leaf(leaf), out, offset, start)
+        return out
 
     def keep(self, number: int, offset: int, size: int, digest: str) -> None:
         """Keeps a weight that was just stored in the cache, for the next time."""
@@ -308,12 +359,18 @@ class DeviceHost:
             raise BufferUseError(f"{self.device.name} has no buffer of the number {number}", got=number)
         return buffer
 
+    def _memory(self, which: int) -> BufferType:
+        memories = memories_of(self.device)
+        if not 0 <= which < len(memories):
+            raise BufferUseError(f"{self.device.name} has no memory of the number {which}", got=which)
+        return memories[which]
+
     # -- graphs ------------------------------------------------------------------------------------
 
-    def match(self, raw: bytes, kept: tuple[bool, ...]) -> tuple[bool, str]:
+    def match(self, raw: bytes, kept: tuple[bool, ...], placed: Placed = ()) -> tuple[bool, str]:
         """Whether the device computes all nodes of a graph as one group: the kernel's name, or why not."""
         try:
-            graph = decode_graph(raw)
+            graph = self._decoded(raw, placed)
         except GGUFError as error:
             if error.fields.get("rule") == "unknown op":
                 return False, f"its machine lacks the op: {error}"
@@ -324,16 +381,16 @@ class DeviceHost:
             found = self.device.chosen(Group(tuple(graph.nodes), kept))
         return (False, found.reason) if isinstance(found, Decline) else (True, kernel_name(found))
 
-    def groups(self, raw: bytes, leaving: tuple[int, ...]) -> GroupsData:
+    def groups(self, raw: bytes, leaving: tuple[int, ...], placed: Placed = ()) -> GroupsData:
         """The groups that the device forms."""
-        graph = decode_graph(raw)
+        graph = self._decoded(raw, placed)
         with about(graph):
             found = groups_of(self.device, graph, leaving)
         return groups_data(found)
 
-    def workspace(self, raw: bytes, groups: GroupsData) -> int:
+    def workspace(self, raw: bytes, groups: GroupsData, placed: Placed = ()) -> int:
         """Bytes that a plan reserves."""
-        graph = decode_graph(raw)
+        graph = self._decoded(raw, placed)
         with about(graph):
             return self.device.workspace(graph, groups_from(groups))
 
@@ -343,13 +400,13 @@ class DeviceHost:
         self._streams[number] = Stream(self.device.init(**parameters), threading.Lock())
         return number
 
-    def plan(self, stream: int, raw: bytes, groups: GroupsData) -> tuple[int, list[str]]:
+    def plan(self, stream: int, raw: bytes, groups: GroupsData, placed: Placed = ()) -> tuple[int, list[str]]:
         """A new plan: its number, and the names of its kernels."""
-        graph, formed, on = decode_graph(raw), groups_from(groups), self._streams[stream]
+        graph, formed, on = self._decoded(raw, placed), groups_from(groups), self._streams[stream]
         with about(graph), on.lock:
             plan = on.backend.plan(graph, formed)
         number = next(self._numbers)
-        self._plans[number] = Planned(plan, on, graph, formed)
+        self._plans[number] = Planned(plan, on, graph, formed, tuple(position for position, _ in placed))
         return number, plan.kernel_names()
 
     def compute(
@@ -372,7 +429,7 @@ class DeviceHost:
         stream = planned.stream.backend
         with about(planned.graph), planned.stream.lock:
             if binding is not None:
-                places = self._places(planned.graph, planned.groups, binding)
+                places = self._places(planned, binding)
                 planned.plan.rebind(planned.graph, places)
                 planned.places = places
             stream.time_limit = limit
@@ -381,11 +438,30 @@ class DeviceHost:
             finally:
                 stream.synchronize()
 
-    def _places(self, graph: Graph, groups: Groups, binding: Binding) -> Allocation:
+    def _places(self, planned: Planned, binding: Binding) -> Allocation:
         """The places that a client says, checked: inside of the buffers, aligned, and of the right number."""
-        buffers = [self._buffer(number) for number in binding.buffers]
+        graph, buffers = planned.graph, [self._buffer(number) for number in binding.buffers]
         slots = np.where(np.asarray(binding.which) < 0, NOWHERE, binding.which)
-        return Allocation(graph, buffers, slots, binding.offsets, groups=groups)
+        offsets = np.array(binding.offsets)
+        for position in planned.own if slots.shape == offsets.shape == (len(graph.tensors),) else ():
+            leaf, which = graph.tensors[position], int(slots[position])
+            if not 0 <= which < len(buffers):
+                raise BufferUseError(f"{leaf!r} has no place", tensor=leaf, got=which)
+            leaf.place(None)
+            leaf.place(buffers[which], int(offsets[position]))
+            for each in (each for each, root in enumerate(graph.roots) if root == position):
+                slots[each], offsets[each] = PERSISTENT, graph.tensors[each].view_offset
+        return Allocation(graph, buffers, slots, offsets, groups=planned.groups)
+
+    def _decoded(self, raw: bytes, placed: Placed) -> Graph:
+        """A graph, whose leafs are in memory with a layout of its own as far as ``placed`` says."""
+        graph = decode_graph(raw)
+        for position, which in placed:
+            if not 0 <= position < len(graph.tensors) or graph.tensors[position] not in graph.leafs:
+                raise BufferUseError(f"the graph has no leaf at position {position}", got=position)
+            memory, leaf = self._memory(which), graph.tensors[position]
+            leaf.place(PlannedBuffer(memory, memory.alloc_size(leaf)))
+        return graph
 
 
 MESSAGES: dict[str, Callable[..., Any]] = {
@@ -394,11 +470,17 @@ MESSAGES: dict[str, Callable[..., Any]] = {
         *(DeviceHost.open, DeviceHost.clock, DeviceHost.memory, DeviceHost.drop),
         *(DeviceHost.alloc, DeviceHost.alloc_size, DeviceHost.store, DeviceHost.take, DeviceHost.fetch),
         *(DeviceHost.fill, DeviceHost.copy, DeviceHost.weight, DeviceHost.keep),
+        *(DeviceHost.refusal, DeviceHost.pack, DeviceHost.unpack),
         *(DeviceHost.match, DeviceHost.groups, DeviceHost.workspace),
         *(DeviceHost.stream, DeviceHost.plan, DeviceHost.compute, DeviceHost.trace),
     )
 }
 """The messages that a device's process takes."""
+
+
+def _leaf(leaf: Leaf) -> Tensor:
+    kind, ne, nb = leaf
+    return Tensor(Spec(by_id(kind), ne, 4, nb))
 
 
 @contextmanager

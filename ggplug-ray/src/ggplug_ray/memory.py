@@ -14,11 +14,13 @@ from ggplug.backend import (
     as_bytes,
 )
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice
+from ggplug.errors import BufferUseError
 from ggplug.gguf.reader import origin
+from ggplug.graph import Graph
 from ggplug.saved.writer import sha256_of
 from ggplug.sharing import accessing
 from ggplug.types import BufferUsage
-from ggplug_ray.host import Facts
+from ggplug_ray.host import Leaf, MemoryFacts, Placed
 from ggplug_ray.link import WITH_ANSWER, Link
 from ggplug_ray.weights import SMALLEST
 
@@ -29,6 +31,10 @@ class LinkedDevice(DiscreteDevice, ABC):
     @abstractmethod
     def link(self) -> Link:
         """The process of the device, which is started if there is none.  Raises PluginError, DeviceLostError."""
+
+    @abstractmethod
+    def placed(self, graph: Graph) -> Placed:
+        """The leafs of a graph in memory of this device with a layout of its own, for messages."""
 
 
 PIECE = 32 << 20
@@ -41,14 +47,30 @@ reads them."""
 
 
 class RayMemory(BufferType):
-    """The default memory of a device on a node."""
+    """A memory of a device on a node: the default one, number 0, or one with a layout of its own."""
 
     device: LinkedDevice
 
-    def __init__(self, device: LinkedDevice, facts: Facts) -> None:
-        super().__init__(device.name, device)
+    def __init__(self, device: LinkedDevice, there: str, facts: MemoryFacts, number: int) -> None:
+        super().__init__(device.name + facts.name.removeprefix(there), device)
+        self.number = number
         self._facts = facts
-        self._sizes: dict[tuple[Any, ...], int] = {}
+        self._sizes: dict[Leaf, int] = {}
+        self._refusals: dict[Leaf, str | None] = {}
+
+    @property
+    def has_own_layout(self) -> bool:
+        return self.number > 0
+
+    def refusal(self, tensor: Described) -> str | None:
+        if not self.number:
+            return None
+        if tensor.op is not None:
+            return f"results of nodes do not lie in {self.name}"
+        key = _leaf(tensor)
+        if key not in self._refusals:
+            self._refusals[key] = self.device.link().call("refusal", key, self.number)
+        return self._refusals[key]
 
     @property
     def alignment(self) -> int:
@@ -61,9 +83,9 @@ class RayMemory(BufferType):
     def alloc_size(self, tensor: Described) -> int:
         if not self._facts.pads:
             return tensor.nbytes
-        key = tensor.type.id, tensor.ne, tensor.nb
+        key = _leaf(tensor)
         if key not in self._sizes:
-            self._sizes[key] = self.device.link().call("alloc_size", *key)
+            self._sizes[key] = self.device.link().call("alloc_size", key, self.number)
         return self._sizes[key]
 
     def _alloc(self, size: int) -> RayBuffer:
@@ -75,8 +97,8 @@ class RayMemory(BufferType):
     def _made(self, size: int, *, zeroed: bool) -> RayBuffer:
         link = self.device.link()
         link.flush()
-        number, got = link.call("alloc", size, zeroed)
-        return RayBuffer(self, got, self.device, link, number)
+        number, got = link.call("alloc", size, zeroed, self.number)
+        return (RayPackedBuffer if self.number else RayBuffer)(self, got, self.device, link, number)
 
 
 class RayBuffer(DiscreteBuffer):
@@ -168,3 +190,36 @@ class RayBuffer(DiscreteBuffer):
     def dispose(self) -> None:
         if self._collected.detach() is not None and self.link.lost is None:
             self.link.call("drop", "buffer", self.number)
+
+
+class RayPackedBuffer(RayBuffer):
+    """Memory of a process on a node with a layout of its own, such as that of packed weights."""
+
+    def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
+        raw = as_bytes(data)
+        if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
+            raise BufferUseError(
+                f"{tensor!r} lies packed in {self!r}: {raw.size} bytes at offset {offset} cannot be set on their own",
+                tensor=tensor,
+                remedy=f"set the whole of {tensor.root!r} at once",
+            )
+        with accessing(self):
+            self.check_there()
+            self._wait()
+            leaf, digest, place = _leaf(tensor), sha256_of(raw.data), origin(raw)
+            path, begin = (str(place[0]), place[1]) if place is not None else (None, 0)
+            if not self.link.call("weight", self.number, start, raw.size, digest, path, begin, leaf):
+                self.link.call("pack", self.number, start, leaf, digest, raw)
+            self.fill(start, self.type.alloc_size(tensor))
+
+    def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
+        with accessing(self):
+            self.check_there()
+            self._wait()
+            at = tensor.view_offset + offset
+            begin = start - tensor.view_offset
+            out[...] = self.link.call("unpack", self.number, begin, _leaf(tensor.root), at, out.size)
+
+
+def _leaf(tensor: Described) -> Leaf:
+    return tensor.type.id, tensor.ne, tensor.nb

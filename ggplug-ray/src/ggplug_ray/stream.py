@@ -103,7 +103,12 @@ class RayPlan(Plan):
         self._structure, self._layouts = graph.structure, graph.layouts()
         try:
             self._number, self._names = stream.link.call(
-                "plan", stream.number, encode_graph(graph), groups_data(groups), tensors=graph.tensors
+                "plan",
+                stream.number,
+                encode_graph(graph),
+                groups_data(groups),
+                stream.device.placed(graph),
+                tensors=graph.tensors,
             )
         except (SerializationError, GGUFError):
             for _ in stream.device.matches(graph, groups):  # raises for the node whose op cannot be sent
