@@ -1,4 +1,4 @@
-"""A file without a tensor that its architecture needs is refused by the tensor's name; so is one with too many blocks.
+"""A file without a tensor that its architecture needs is refused by the tensor's name; so is one with more than it reads.
 
 Which tensors are needed is what llama.cpp says: those without TENSOR_NOT_REQUIRED in its src/models.
 """
@@ -81,3 +81,26 @@ def test_blocks_that_would_not_be_computed_are_refused(tmp_path: Path) -> None:
     path = changed("llama3", tmp_path / "more.gguf", also=more)
     with pytest.raises(ModelError, match=r"'blk\.7\.attn_norm\.weight', but by the settings the model has \d blocks"):
         ggplug_models.load(path, ["CPU"], pack=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("llama3", "blk.0.attn_q_norm.weight"),
+        ("olmo2", "blk.1.attn_norm.weight"),
+        ("nomic-bert", "output_norm.weight"),
+        ("mamba", "dec.output_norm.weight"),
+    ],
+)
+def test_a_tensor_that_no_node_reads_is_named(name: str, tensor: str, tmp_path: Path) -> None:
+    path = changed(name, tmp_path / "more.gguf", also={tensor: np.ones(8, np.float32)})
+    with pytest.raises(ModelError, match=rf"models do not read the tensors '{tensor}' of the file"):
+        ggplug_models.load(path, ["CPU"], pack=False)
+
+
+def test_tensors_for_something_else_than_texts_are_no_mistake(tmp_path: Path) -> None:
+    names = ("v.blk.0.attn_q.weight", "mm.0.bias", "cls.output.weight", "blk.0.attn_q.input_scale")
+    path = changed("llama3", tmp_path / "more.gguf", also=dict.fromkeys(names, np.ones(8, np.float32)))
+    plain = ORACLES / "llama3.gguf"
+    with ggplug_models.load(path, ["CPU"]) as more, ggplug_models.load(plain, ["CPU"]) as model:
+        np.testing.assert_array_equal(more.logits([1, 2, 3]), model.logits([1, 2, 3]))

@@ -113,6 +113,8 @@ class GlmDsa(DeepSeek2):
     contexts are no longer than that, and the indexer's weights are not used.
     """
 
+    unread = ("indexer.",)
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)

@@ -26,6 +26,7 @@ class Rwkv7(Decoder):
     """Blocks of time mixing and channel mixing, which both combine a token with the previous one."""
 
     needs = ("token_embd_norm.bias", "attn_norm.bias", "attn_norm_2.bias", "output_norm.bias")
+    unread = ("time_mix_v",)  # of the first block, which has no block before it
     norm_kind = LayerNorm
 
     def read(self, hp: Hyperparameters) -> None:

@@ -52,6 +52,9 @@ class Model(Uncopied):
     varies: ClassVar[Collection[str]] = ()
     """Names, without that of a block, of tensors that only some blocks have, although layers ask all of them."""
 
+    unread: ClassVar[Collection[str]] = ()
+    """With what the names, without that of a block, of tensors begin that files have and the family does not need."""
+
     KIND: ClassVar[str] = ""
     """What the model is, in words, if it is no model of its own."""
 

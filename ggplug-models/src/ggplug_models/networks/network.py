@@ -128,6 +128,7 @@ class Network(Model):
         check_blocks((weight.name for weight in weights), metadata, self.architecture)
         self.n_vocab = self.w("token_embd.weight", self.n_embd, -1).ne[1]
         self.sample()  # so that a file without a tensor that it needs is refused now
+        self.w.check_all_read(self.unread, self.n_layer)
 
     def sample(self) -> Graph:
         """A graph of typical size over the model's weights; see :meth:`.Model.sample`."""

@@ -36,6 +36,8 @@ class Weights:
         self.prefix = self.names = ""
         self._needs = needs
         self._varies = varies
+        self._read: set[str] = set()
+        """The names of the tensors that were looked up, by all parts together."""
         self._blocks_of: str | None = None
         """The prefix of the names of all blocks, if these are the weights of a block."""
         self._optional: dict[str, tuple[bool, str]] = {}
@@ -76,7 +78,28 @@ class Weights:
                 got=tensor.ne,
                 wanted=wanted,
             )
+        self._read.add(name)
         return tensor
+
+    def check_all_read(self, unread: Collection[str], n_layer: int) -> None:
+        """Raises ModelError for tensors that no node reads: the model would compute something else than its file says.
+
+        ``unread``: with what the names of those begin, without that of a block, that the family does not need.  Blocks
+        from ``n_layer`` on are those of heads.
+        """
+        found = [
+            tensor.name
+            for tensor in self.tensors
+            if tensor.name not in self._read and not _is_besides(tensor.name, unread, n_layer)
+        ]
+        if found:
+            others = f" and {len(found) - 3} others" if len(found) > 3 else ""
+            raise ModelError(
+                f"{self.architecture} models do not read the tensors {', '.join(map(repr, found[:3]))}{others} of the "
+                "file, without which they would compute something else",
+                got=found,
+                remedy="the file may be of another architecture, or of a newer version of this one",
+            )
 
     def optional(self, name: str, *ne: int) -> Tensor | None:
         """As a call, but None if the file has no such tensor."""
@@ -121,6 +144,19 @@ def check_blocks(names: Iterable[str], metadata: Mapping[str, Any], architecture
                 wanted=count,
             )
 
+
+def _is_besides(name: str, unread: Collection[str], n_layer: int) -> bool:
+    """Whether a tensor is for something else than the vectors or logits of texts."""
+    block = _BLOCK.match(name)
+    if block and int(block[1]) >= n_layer:
+        return True
+    stem = name[block.end() :] if block else name
+    return stem.startswith(tuple(unread)) or name.startswith(BESIDES) or name.endswith(".input_scale")
+
+
+BESIDES = ("cls.", "v.", "mm.", "a.", "s.")
+"""With what the names of tensors begin that classifiers read, or the parts for images and audio that Ollama's files
+have; scales of inputs belong to products that are computed otherwise."""
 
 _BLOCK = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 
