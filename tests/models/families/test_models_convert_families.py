@@ -739,6 +739,7 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("falcon", "alibi", True),
         ("bloom", "apply_residual_connection_post_layernorm", True),
         ("qwen2", "use_sliding_window", True),
+        ("rnd1", "use_sliding_window", True),
         ("cohere2", "layer_types", ["full_attention"] * 4),
         ("gpt-oss", "swiglu_limit", 3.0),
         ("llama4", "use_qk_norm", False),
@@ -757,7 +758,30 @@ def test_a_setting_that_the_network_does_not_follow_is_refused(
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
-@pytest.mark.parametrize(("name", "usual"), [("qwen2_moe", False), ("olmoe", False), ("qwen3_vl_moe", True)])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("attn_config.alibi", False),
+        ("attn_config.attn_type", "grouped_query_attention"),
+        ("attn_config.prefix_lm", True),
+        ("attn_config.qk_ln", True),
+        ("attn_config.softmax_scale", 0.5),
+        ("logit_scale", "inv_sqrt_d_model"),
+    ],
+)
+def test_an_mpt_with_another_attention_is_refused(setting: str, value: Any, tmp_path: Path) -> None:
+    folder = made("mpt", tmp_path)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    *outer, name = setting.split(".")
+    (config[outer[0]] if outer else config)[name] = value
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(ModelError, match=rf"config\.json: {': '.join([*outer, name])} must be"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "usual"), [("qwen2_moe", False), ("olmoe", False), ("qwen3_vl_moe", True), ("rnd1", True)]
+)
 def test_expert_weights_are_normalised_as_the_settings_say(name: str, usual: bool, tmp_path: Path) -> None:
     folder = made(name, tmp_path)
     for value in (usual, not usual):

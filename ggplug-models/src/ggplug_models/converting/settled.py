@@ -70,7 +70,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
     "starcoder": {"scale_attn_weights": (True,)},
     **dict.fromkeys(("granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"), _UNLIMITED),
-    **dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), _NO_WINDOW),
+    **dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe", "rnd1"), _NO_WINDOW),
 }
 
 
