@@ -60,6 +60,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "gemma2": {"layer_types": _windows(2)},
     "gpt2": {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     "gpt-oss": {"layer_types": _windows(2), "swiglu_limit": (7.0,)},
+    "llama-embed": {"pooling": ("avg",)},
     "llama4": {
         "attention_chunk_size": (8192,),
         "attn_scale": (0.1,),

@@ -209,6 +209,7 @@ NAMES = {
     "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
     "Dream": "DreamModel",
     "rnd1": "RND1",
+    "llama_bidirec": "LlamaBidirectionalModel",
     "llada_moe": "LLaDAMoEModelLM",
     "mistral3": "Mistral3ForConditionalGeneration",
     "rwkv6": "Rwkv6ForCausalLM",
@@ -593,6 +594,13 @@ FOLDERS: dict[str, Tiny] = {
         {"mask_token_id": 300},
         tokens=qwen_tokens,
         pre="qwen2",
+    ),
+    "llama_bidirec": by_hand(
+        "llama_bidirec",
+        LLAMA,
+        {"pooling": "avg"},
+        tokens=pooled_pieces,
+        renamed={"^model\\.": "", "^lm_head": None},
     ),
     "rnd1": by_hand(
         "rnd1",
