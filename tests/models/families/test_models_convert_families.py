@@ -38,14 +38,16 @@ OURS = {
     "minicpm3.attention.value_length",
     "exaone.attention.layer_norm_rms_epsilon",
     "modern-bert.attention.layer_norm_epsilon",
+    "llama-embed.pooling_type",
     "orion.rope.freq_base",
     *("deepseek.expert_weights_norm", "qwen3moe.expert_weights_norm"),
     *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
 MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for EXAONE 3 and ModernBERT the
-epsilon under the key that their models need; for Orion an unusual base of RoPE; for mixtures whether expert weights are
-normalised, where that is not what llama.cpp does; for byte pairs what changes tokens and llama.cpp has no keys for."""
+epsilon under the key that their models need; for Orion an unusual base of RoPE; for llama-embed the folder's pooling;
+for mixtures whether expert weights are normalised, where that is not what llama.cpp does; for byte pairs what changes
+tokens and llama.cpp has no keys for."""
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -296,7 +298,7 @@ CARRIED = {
     "llama3": {
         *("apertus", "arcee", "exaone", "exaone4", "exaone-moe", "granite", "granitemoe", "llama2", "llama3", "llama4"),
         *("granitehybrid", "granitehybrid-attention", "granitehybrid-dense", "minicpm", "mistral", "mistral3"),
-        "mixtral",
+        *("llama_bidirec", "mixtral"),
     },
     "longrope": {"minicpm", "minicpm3", "phi3"},
 }
@@ -739,6 +741,8 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("falcon", "alibi", True),
         ("bloom", "apply_residual_connection_post_layernorm", True),
         ("qwen2", "use_sliding_window", True),
+        ("rnd1", "use_sliding_window", True),
+        ("llama_bidirec", "pooling", "cls"),
         ("cohere2", "layer_types", ["full_attention"] * 4),
         ("gpt-oss", "swiglu_limit", 3.0),
         ("llama4", "use_qk_norm", False),
@@ -757,7 +761,30 @@ def test_a_setting_that_the_network_does_not_follow_is_refused(
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
-@pytest.mark.parametrize(("name", "usual"), [("qwen2_moe", False), ("olmoe", False), ("qwen3_vl_moe", True)])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("attn_config.alibi", False),
+        ("attn_config.attn_type", "grouped_query_attention"),
+        ("attn_config.prefix_lm", True),
+        ("attn_config.qk_ln", True),
+        ("attn_config.softmax_scale", 0.5),
+        ("logit_scale", "inv_sqrt_d_model"),
+    ],
+)
+def test_an_mpt_with_another_attention_is_refused(setting: str, value: Any, tmp_path: Path) -> None:
+    folder = made("mpt", tmp_path)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    *outer, name = setting.split(".")
+    (config[outer[0]] if outer else config)[name] = value
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(ModelError, match=rf"config\.json: {': '.join([*outer, name])} must be"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "usual"), [("qwen2_moe", False), ("olmoe", False), ("qwen3_vl_moe", True), ("rnd1", True)]
+)
 def test_expert_weights_are_normalised_as_the_settings_say(name: str, usual: bool, tmp_path: Path) -> None:
     folder = made(name, tmp_path)
     for value in (usual, not usual):

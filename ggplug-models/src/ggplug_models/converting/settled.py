@@ -60,6 +60,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "gemma2": {"layer_types": _windows(2)},
     "gpt2": {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     "gpt-oss": {"layer_types": _windows(2), "swiglu_limit": (7.0,)},
+    "llama-embed": {"pooling": ("avg",)},
     "llama4": {
         "attention_chunk_size": (8192,),
         "attn_scale": (0.1,),
@@ -70,7 +71,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
     "starcoder": {"scale_attn_weights": (True,)},
     **dict.fromkeys(("granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"), _UNLIMITED),
-    **dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), _NO_WINDOW),
+    **dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe", "rnd1"), _NO_WINDOW),
 }
 
 

@@ -10,6 +10,7 @@ from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     ATTENTION,
     EXPERT_COUNTS,
+    EXPERT_WIDTH,
     EXPERTS,
     HEAD_NORMS,
     INTEGERS,
@@ -18,12 +19,17 @@ from ggplug_models.converting.rows import (
     RMS,
     decoder,
     positions,
+    unusual_weights,
 )
 from ggplug_models.metadata.values import Values
 
 
 def _dream(config: Values, folder: Folder) -> dict[str, Any]:
     return {**positions(config, folder), "attention.causal": False}
+
+
+def _rnd1(config: Values, folder: Folder) -> dict[str, Any]:
+    return {**_dream(config, folder), **unusual_weights(config, usual=True)}
 
 
 def _mask(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
@@ -39,6 +45,14 @@ def _unshifted(found: Mapping[str, Any], config: Values, folder: Folder) -> dict
 
 FAMILIES: dict[str, Family] = {
     "Dream": Family("dream", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _dream, vocabulary=_mask),
+    "rnd1": Family(
+        "rnd1",
+        decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *NORMS),
+        {**INTEGERS, **EXPERT_COUNTS, **EXPERT_WIDTH},
+        RMS,
+        _rnd1,
+        vocabulary=_mask,
+    ),
     "llada_moe": Family(
         "llada-moe",
         decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *NORMS),

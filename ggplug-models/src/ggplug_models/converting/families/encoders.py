@@ -17,11 +17,13 @@ from ggplug_models.converting.rows import (
     INTEGERS,
     MLP,
     NORMS,
+    PAIRED_ATTENTION,
     RMS,
     WIDTHS,
     decoder,
     layer,
     layers,
+    llama_keys,
     positions,
 )
 from ggplug_models.embedding.pooling import Pooling
@@ -235,6 +237,15 @@ FAMILIES: dict[str, Family] = {
         vocabulary=_modern_tokens,
         head=None,
         scalings=(),
+    ),
+    "llama_bidirec": Family(
+        "llama-embed",
+        decoder(*PAIRED_ATTENTION, *MLP, *NORMS),
+        INTEGERS,
+        RMS,
+        lambda config, folder: llama_keys(config, folder) | pooled(folder),
+        head=None,
+        scalings=rope.LLAMA3,
     ),
     "eurobert": Family(
         "eurobert", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _both_ways, head=None, scalings=()

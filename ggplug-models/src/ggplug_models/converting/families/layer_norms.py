@@ -169,6 +169,25 @@ def _bigcode(config: Values, folder: Folder) -> dict[str, Any]:
     return {"feed_forward_length": 4 * config.integer("n_embd"), "attention.head_count_kv": 1}
 
 
+def _mpt(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of MPT, whose settings of attention stand in an object of their own."""
+    width, attention = config.integer("d_model"), config.inner("attn_config")
+    attention.text("attn_type", "multihead_attention", one_of=("multihead_attention",))
+    for name, wanted in {"alibi": True, "prefix_lm": False, "qk_ln": False}.items():
+        if attention.boolean(name, wanted) is not wanted:
+            raise attention.refused(name, f"{str(wanted).lower()}: mpt models in GGUF files have nothing else")
+    for values, name in ((attention, "softmax_scale"), (config, "logit_scale")):
+        if name in values:
+            raise values.refused(name, "null: GGUF files of these models have no key for it")
+    clamp = {"attention.clamp_kqv": attention.number("clip_qkv", at_least=0)} if "clip_qkv" in attention else {}
+    return {
+        **clamp,
+        "feed_forward_length": config.integer("expansion_ratio", 4) * width,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.max_alibi_bias": attention.number("alibi_bias_max", 8.0, at_least=0),
+    }
+
+
 _BLOCK = r"h\.(\d+)\."
 _ENDS = (
     Tensors(r"(?:word_embeddings|wte)\.weight", "token_embd.weight"),
@@ -273,6 +292,34 @@ FAMILIES: dict[str, Family] = {
         _EPS,
         _falcon,
         prefix=_TRANSFORMER,
+    ),
+    "mpt": Family(
+        "mpt",
+        (
+            Tensors(r"wte\.weight", "token_embd.weight"),
+            Tensors(rf"norm_f\.{ANY}", r"output_norm.\1"),
+            Tensors(r"lm_head\.weight", "output.weight"),
+            *(
+                layer(name, target, layer=r"blocks\.(\d+)\.")
+                for name, target in {
+                    "norm_1": "attn_norm",
+                    "attn.Wqkv": "attn_qkv",
+                    "attn.out_proj": "attn_output",
+                    "norm_2": "ffn_norm",
+                    "ffn.up_proj": "ffn_up",
+                    "ffn.down_proj": "ffn_down",
+                }.items()
+            ),
+        ),
+        {
+            "max_seq_len": "context_length",
+            "d_model": "embedding_length",
+            "n_layers": "block_count",
+            "n_heads": "attention.head_count",
+        },
+        more=_mpt,
+        prefix=_TRANSFORMER,
+        scalings=(),
     ),
     "gpt_bigcode": Family(
         "starcoder",
