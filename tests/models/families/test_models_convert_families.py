@@ -746,6 +746,7 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("cohere2", "layer_types", ["full_attention"] * 4),
         ("gpt-oss", "swiglu_limit", 3.0),
         ("llama4", "use_qk_norm", False),
+        ("llama4", "no_rope_layers", [1, 1, 0, 1]),
         ("mamba2", "time_step_limit", [0.0, 0.1]),
         ("falcon-h1", "mamba_norm_before_gate", True),
         ("smollm3", "no_rope_layers", [1, 1, 1, 1]),

@@ -1,4 +1,4 @@
-"""A file without a tensor that its architecture needs is refused by the tensor's name; so is one with more than it reads.
+"""A file without a tensor that its architecture needs is refused by the tensor's name; so is one with others.
 
 Which tensors are needed is what llama.cpp says: those without TENSOR_NOT_REQUIRED in its src/models.
 """

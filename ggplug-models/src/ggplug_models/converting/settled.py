@@ -66,6 +66,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         "attn_scale": (0.1,),
         "attn_temperature_tuning": (True, 4),
         "floor_scale": (8192,),
+        "no_rope_layers": lambda config: ([], *_rotating(config)),
         "use_qk_norm": lambda config: (config.integer("num_local_experts", 16) != 128,),
     },
     "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
