@@ -443,21 +443,24 @@ class DeviceHost:
         graph, buffers = planned.graph, [self._buffer(number) for number in binding.buffers]
         slots = np.where(np.asarray(binding.which) < 0, NOWHERE, binding.which)
         offsets = np.array(binding.offsets)
-        for position in planned.own if slots.shape == offsets.shape == (len(graph.tensors),) else ():
-            leaf, which = graph.tensors[position], int(slots[position])
-            if not 0 <= which < len(buffers):
-                raise BufferUseError(f"{leaf!r} has no place", tensor=leaf, got=which)
-            leaf.place(None)
-            leaf.place(buffers[which], int(offsets[position]))
-            for each in (each for each, root in enumerate(graph.roots) if root == position):
-                slots[each], offsets[each] = PERSISTENT, graph.tensors[each].view_offset
+        if planned.own and slots.shape == offsets.shape == (len(graph.tensors),):
+            for position in planned.own:
+                leaf, which = graph.tensors[position], int(slots[position])
+                if not 0 <= which < len(buffers):
+                    raise BufferUseError(f"{leaf!r} has no place", tensor=leaf, got=which)
+                leaf.place(None)
+                leaf.place(buffers[which], int(offsets[position]))
+            within = np.flatnonzero(np.isin(graph.roots, planned.own))
+            slots[within] = PERSISTENT
+            offsets[within] = [graph.tensors[each].view_offset for each in within]
         return Allocation(graph, buffers, slots, offsets, groups=planned.groups)
 
     def _decoded(self, raw: bytes, placed: Placed) -> Graph:
         """A graph, whose leafs are in memory with a layout of its own as far as ``placed`` says."""
         graph = decode_graph(raw)
+        leafs = {graph.index[leaf] for leaf in graph.leafs} if placed else set()
         for position, which in placed:
-            if not 0 <= position < len(graph.tensors) or graph.tensors[position] not in graph.leafs:
+            if position not in leafs:
                 raise BufferUseError(f"the graph has no leaf at position {position}", got=position)
             memory, leaf = self._memory(which), graph.tensors[position]
             leaf.place(PlannedBuffer(memory, memory.alloc_size(leaf)))
