@@ -735,6 +735,7 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
     [
         ("llama2", "hidden_act", "gelu"),
         ("gemma2", "hidden_activation", "relu"),
+        *((name, "query_pre_attn_scalar", 12) for name in ("gemma2", "gemma3", "gemma-embedding")),
         ("gpt2", "activation_function", "relu"),
         ("nemotron_h", "mlp_hidden_act", "silu"),
         ("gpt2", "scale_attn_by_inverse_layer_idx", True),

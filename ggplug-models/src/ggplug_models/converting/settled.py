@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ggplug_models.architectures.gemma import Gemma2, Gemma3
 from ggplug_models.metadata.values import Values
 
 Wanted = Collection[Any] | Callable[[Values], Collection[Any]]
@@ -45,6 +46,17 @@ def _rotating(config: Values) -> Collection[Any]:
     return ([int(number % 4 > 0) for number in range(1, config.integer("num_hidden_layers") + 1)],)
 
 
+def _scale_of_queries(largest: int = 0) -> Callable[[Values], Collection[Any]]:
+    """The width of a head, or of the model's part of a head in the largest model, which has this number of blocks."""
+
+    def wanted(config: Values) -> Collection[Any]:
+        if config.integer("num_hidden_layers") == largest:
+            return (config.integer("hidden_size") // config.integer("num_attention_heads"),)
+        return (config.integer("head_dim", 256),)
+
+    return wanted
+
+
 _NO_WINDOW: Mapping[str, Wanted] = {"use_sliding_window": (False,)}
 _UNLIMITED: Mapping[str, Wanted] = {"time_step_limit": ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])}
 _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
@@ -57,7 +69,9 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         **_UNLIMITED,
         "mamba_norm_before_gate": lambda config: (False,) if config.boolean("mamba_rms_norm", False) else (False, True),
     },
-    "gemma2": {"layer_types": _windows(2)},
+    "gemma2": {"layer_types": _windows(2), "query_pre_attn_scalar": _scale_of_queries(Gemma2.largest)},
+    "gemma3": {"query_pre_attn_scalar": _scale_of_queries(Gemma3.largest)},
+    "gemma-embedding": {"query_pre_attn_scalar": _scale_of_queries()},
     "gpt2": {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     "gpt-oss": {"layer_types": _windows(2), "swiglu_limit": (7.0,)},
     "llama-embed": {"pooling": ("avg",)},

@@ -195,6 +195,7 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": None,
 }
+OF_HEADS = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 12}
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 LLAMA3 = {
     "rope_type": "llama3",
@@ -322,13 +323,13 @@ FOLDERS: dict[str, Tiny] = {
         pre="qwen2",
     ),
     "gemma2": Tiny(
-        lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE, head_dim=16, sliding_window=12)),
+        lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE, **OF_HEADS)),
         lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}),
         "BF16",
     ),
     "gemma3": Tiny(
         lambda: transformers.Gemma3ForCausalLM(
-            transformers.Gemma3TextConfig(**SHAPE, head_dim=16, sliding_window=12, rope_parameters=GEMMA3_ROPE)
+            transformers.Gemma3TextConfig(**SHAPE, **OF_HEADS, rope_parameters=GEMMA3_ROPE)
         ),
         lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False}),
         "BF16",
