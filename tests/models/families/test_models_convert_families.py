@@ -743,6 +743,7 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("bloom", "apply_residual_connection_post_layernorm", True),
         ("qwen2", "use_sliding_window", True),
         ("rnd1", "use_sliding_window", True),
+        ("lfm2moe", "routed_scaling_factor", 2.0),
         ("llama_bidirec", "pooling", "cls"),
         ("cohere2", "layer_types", ["full_attention"] * 4),
         ("gpt-oss", "swiglu_limit", 3.0),

@@ -74,6 +74,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "gemma-embedding": {"query_pre_attn_scalar": _scale_of_queries()},
     "gpt2": {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     "gpt-oss": {"layer_types": _windows(2), "swiglu_limit": (7.0,)},
+    "lfm2moe": {"routed_scaling_factor": (1,)},
     "llama-embed": {"pooling": ("avg",)},
     "llama4": {
         "attention_chunk_size": (8192,),
