@@ -163,6 +163,7 @@ class Plan(Overridable, Uncopied, ABC):
     def compute_traced(self) -> list[NodeTime]:
         """Computes, waits, and returns the time of each node or group (default: one entry for all, with node -1).
 
+        The default does not wait: a plan whose :meth:`compute` returns before all is computed has to override it.
         If it raises, :attr:`times_before_error` has the times until then, with that of the node that failed.
         """
         start = time.perf_counter_ns()

@@ -35,7 +35,7 @@ class _Observed:
                 self.plan = given.bound(self.stream, self.placed)
             self.expect_complete("computed without a time limit")
         if not self.called:
-            raise NotApplicable(f"the plans of {given.device.name} call no kernels of Python")
+            raise NotApplicable(f"the plans of {given.device.name} are neither WalkPlan nor QueuedPlan")
 
     def _before(self) -> None:
         self.called += 1

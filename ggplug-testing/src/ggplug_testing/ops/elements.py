@@ -241,12 +241,15 @@ def binary_cases(op: type[Op]) -> Iterator[Case]:
         yield pair(f"{type.name} with f32", (type, F32), (n, 5), (n, 5))
         for b in ((n // 3, 5), (n // 2, 1), (3, 5), (1, 5)):
             yield pair(f"{type.name} with {spell(F32, b)}", (type, F32), (n, 5), b)
+    yield pair("many rows, more than a MiB", both, (70, 4001), (70, 4001))
     yield Case(op.name, "with itself", lambda leafs: _twice(op, leafs))
+    yield Case(op.name, "with itself transposed", lambda leafs: _twice(op, leafs, transposed=True))
 
 
-def _twice(op: type[Op], leafs: Leafs) -> Any:
-    x = leafs.tensor(F32, 33, 4, low=0.5, high=2)
-    return node(op, x, x)
+def _twice(op: type[Op], leafs: Leafs, *, transposed: bool = False) -> Any:
+    """A tensor with itself, or with a view of the same bytes and extents, but other strides."""
+    x = leafs.tensor(F32, 33, 33 if transposed else 4, low=0.5, high=2)
+    return node(op, x, node(ops.Transpose, x) if transposed else x)
 
 
 def _pairs(numbers: Array) -> tuple[Array, Array]:

@@ -129,6 +129,8 @@ def mul_mat_cases(op: type[Op]) -> Iterator[Case]:
         k = in_blocks(4099, types[0])
         for n in (1, 9):
             yield product(f"{pair} long rows with an odd tail m=3 n={n} k={k}", types, (k, 3), (k, n))
+    for m, n, size in ((601, 703, "1 MiB"), (2053, 2050, "16 MiB")):
+        yield product(f"results of more than {size} m={m} n={n} k=8", (F32, F32), (8, m), (8, n))
     for weights in (F16, BF16):
         yield product(f"{weights.name} x f32 precision f32", (weights, F32), (64, 9), (64, 4), precision=10)
 

@@ -143,8 +143,10 @@ def _variants(case: Case, graph: Graph) -> list[tuple[str, dict[Tensor, Tensor]]
         return variants
     for position in op.inplace:
         source = last.src[position]
-        if source is None or last.src.count(source) > 1 or not may_share(last, source):
+        if source is None or not may_share(last, source):
             continue
+        if sum(each is not None and each.root is source.root for each in last.src) > 1:
+            continue  # allocators share no bytes with a source that the node reads in two ways
         variants.append((f"{case.label}{IN_THE_PLACE}{op.sources[position]}", {last: source}))
     return variants
 
