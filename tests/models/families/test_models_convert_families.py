@@ -77,7 +77,9 @@ def test_metadata_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     assert found.keys() - OURS == wanted.keys()
     for key, (kinds, value) in wanted.items():
         assert (key, found[key]) == (key, (kinds, pytest.approx(value, rel=1e-6) if is_number(value) else value))
-    assert fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_F16
+    in_blocks = any(each.endswith(formula.BLOCKS) for each in expected(name)["weights"])
+    wanted_type = gguf.LlamaFileType.MOSTLY_MXFP4_MOE if in_blocks else gguf.LlamaFileType.MOSTLY_F16
+    assert fields["general.file_type"].contents() == wanted_type
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -836,3 +838,79 @@ def test_one_tensor_of_all_experts_is_that_of_each(tmp_path: Path) -> None:
     with GGUFReader(apart) as first, GGUFReader(together) as second:
         held = [{each: bytes(of.data(info)) for each, info in of.tensors.items()} for of in (first, second)]
     assert held[0] == held[1]
+
+
+# -- MXFP4 checkpoints -----------------------------------------------------------------------------
+
+LEVELS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def in_floats(folder: Path, name: str) -> None:
+    """Writes the weights of an MXFP4 folder as floats: columns are rows, of two levels in a byte the low one first."""
+    weights = expected(name)["weights"]
+    content: dict[str, tuple[str, Any, bytes]] = {}
+    for each, shape in weights.items():
+        if each.endswith(formula.BLOCKS):
+            stem = each.removesuffix(formula.BLOCKS)
+            pairs = formula.part_of_blocks(each, shape)
+            exponents = formula.part_of_blocks(stem + formula.SCALES, shape[:-1]).astype(np.int32)
+            levels = LEVELS[np.stack([pairs & 15, pairs >> 4], axis=-1)].reshape(*shape[:-1], 32)
+            values = np.ldexp(levels, exponents[..., None] - 127).reshape(*shape[:-2], -1).swapaxes(1, 2)
+            content[stem] = ("F32", values.shape, values.tobytes())
+        elif not each.endswith(formula.SCALES):
+            content[each] = ("BF16", shape, formula.stored(formula.weights(each, shape), "BF16"))
+    formula.save(folder / "model.safetensors", content)
+
+
+def test_an_mxfp4_checkpoint_computes_what_its_values_do_as_floats(tmp_path: Path) -> None:
+    folder = made("gpt-oss-mxfp4", tmp_path)
+    kept = ggplug_models.convert(folder, tmp_path / "kept.gguf")
+    in_floats(folder, "gpt-oss-mxfp4")
+    floats = ggplug_models.convert(folder, tmp_path / "floats.gguf")
+    with GGUFReader(kept) as first, GGUFReader(floats) as second:
+        for name, info in second.tensors.items():
+            held = first.tensors[name]
+            values = quants.dequantize(np.frombuffer(first.data(held), np.uint8), held.type)
+            assert np.array_equal(values, np.frombuffer(second.data(info), np.float32)), name
+            assert (held.type is types.MXFP4) == name.endswith("_exps.weight")
+    logits = []
+    for path in (kept, floats):
+        with ggplug_models.load(path, ["CPU"], pack=False) as model:
+            logits.append(model.session().decode({0: list(range(5, 30))})[0])
+    assert np.abs(logits[0] - logits[1]).max() < 0.02 * np.abs(logits[1]).max()  # activations become Q8_0
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K_M"])
+def test_mxfp4_experts_stay_as_they_are_in_files_of_other_types(kind: str, tmp_path: Path) -> None:
+    path = ggplug_models.convert(made("gpt-oss-mxfp4", tmp_path), tmp_path / "out.gguf", kind)
+    with GGUFReader(path) as reader:
+        found = {
+            name: hashlib.sha256(bytes(reader.data(info))).hexdigest()[:16] for name, info in reader.tensors.items()
+        }
+        assert reader.tensors["token_embd.weight"].type.is_quantized
+    for name, (type, _, held) in expected("gpt-oss-mxfp4")["tensors"].items():
+        assert type != "MXFP4" or found[name] == held
+
+
+def test_a_part_of_an_mxfp4_tensor_that_is_missing_odd_or_nan_is_named(tmp_path: Path) -> None:
+    folder = made("gpt-oss-mxfp4", tmp_path)
+    weights = expected("gpt-oss-mxfp4")["weights"]
+    stem = "model.layers.1.mlp.experts.down_proj"
+    blocks, scales = stem + formula.BLOCKS, stem + formula.SCALES
+    for changes, message in (
+        ({scales: None}, rf"has '{blocks}', but no tensor '{scales}'"),
+        ({blocks: None}, rf"has '{scales}', but no tensor '{blocks}'"),
+        ({scales: [4, 32, 1]}, rf"'{blocks}' has the shape \[4, 32, 2, 16\] of U8, expected \[4, 32, 1, 16\] of U8"),
+    ):
+        some = {name: shape for name, shape in {**weights, **changes}.items() if shape is not None}
+        formula.write_folder(folder, some, "BF16", 1)
+        with pytest.raises(ModelError, match=message):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+    formula.write_folder(folder, weights, "BF16", 1)
+    raw = (folder / "model.safetensors").read_bytes()
+    exponents = formula.part_of_blocks(scales, weights[scales]).tobytes()
+    assert raw.count(exponents) == 1
+    (folder / "model.safetensors").write_bytes(raw.replace(exponents, exponents[:3] + b"\xff" + exponents[4:]))
+    with pytest.raises(ModelError, match=rf"'{scales}' has 255, which is NaN, at \[0, 1, 1\]"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]

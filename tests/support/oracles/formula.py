@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SIZES = {"F32": 4, "F16": 2, "BF16": 2}
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
+BLOCKS, SCALES = "_blocks", "_scales"
+"""With what the names of the parts of MXFP4 tensors end."""
 
 
 def weights(name: str, shape: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -29,9 +31,20 @@ def stored(values: npt.NDArray[np.float32], dtype: str) -> bytes:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
 
 
+def part_of_blocks(name: str, shape: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """Of an MXFP4 tensor: bytes of two levels, or exponents of scales from 2 ** -9 to 2 ** -2."""
+    numbers = ((weights(name, shape) + 1) * 2048).astype(np.uint16)
+    return (118 + numbers % 8 if name.endswith(SCALES) else numbers % 256).astype(np.uint8)
+
+
 def write(path: Path, tensors: Mapping[str, Any], dtype: str) -> None:
     """A safetensors file.  ``tensors``: names and shapes."""
-    save(path, {name: (dtype, shape, stored(weights(name, shape), dtype)) for name, shape in tensors.items()})
+    content = {}
+    for name, shape in tensors.items():
+        in_blocks = name.endswith((BLOCKS, SCALES))
+        raw = part_of_blocks(name, shape).tobytes() if in_blocks else stored(weights(name, shape), dtype)
+        content[name] = ("U8" if in_blocks else dtype, shape, raw)
+    save(path, content)
 
 
 def save(path: Path, tensors: Mapping[str, tuple[str, Sequence[int], bytes]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +23,7 @@ from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug_models.checks.arguments import check_progress
-from ggplug_models.converting import rope, settled
+from ggplug_models.converting import microscaling, rope, settled
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
@@ -106,7 +107,7 @@ def convert(
 
     The supported families are :data:`ggplug_models.converting.families.FAMILIES`.  Keys, tensor names and values are
     those of llama.cpp's converter; what a tokenizer says beyond that is under keys of ggplug's, or refused.  Only one
-    tensor is in memory at a time.
+    tensor is in memory at a time.  The MXFP4 experts of gpt-oss keep their type and lose nothing, whatever ``type`` is.
 
     ``type``: one of :data:`FILE_TYPES`, for all matrices (norms, biases and positions stay F32), or a mixture of
     :data:`ggplug.quantizing.MIXTURES` such as Q4_K_M.  A mixture needs a temporary file with the stored types in the
@@ -137,7 +138,13 @@ def _mixed(conversion: _Conversion, out: Path, kind: str, progress: Callable[[in
     between = out.parent / f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}{UNFINISHED_SUFFIX}"
     try:
         conversion.write(between, None, progress and (lambda done, total: progress(done, 2 * total)))
-        quantize_file(between, out, kind, progress=progress and (lambda done, total: progress(total + done, 2 * total)))
+        quantize_file(
+            between,
+            out,
+            kind,
+            overrides=[(f"^{re.escape(name)}$", type) for name, type in conversion.in_blocks.items()],
+            progress=progress and (lambda done, total: progress(total + done, 2 * total)),
+        )
     finally:
         with suppress(FileNotFoundError):
             between.unlink()
@@ -153,7 +160,7 @@ class _Conversion:
         self._tensors: list[tuple[str, list[Stored], Change | None]] = []
         experts: dict[str, dict[int, Stored]] = {}
         tied = config.boolean("tie_word_embeddings", family.architecture.startswith("gemma"))
-        for name, stored in weights.tensors.items():
+        for name, stored in microscaling.joined(weights.tensors, config).items():
             if tied and name == family.head:
                 continue
             found = family.targets(name, config)
@@ -198,6 +205,12 @@ class _Conversion:
         multiplied = f"{family.architecture}.rope.scaling.yarn_log_multiplier" in self._metadata
         rope.check_magnitude(config, multiplied=multiplied)
 
+    @property
+    def in_blocks(self) -> dict[str, gg.types.Type]:
+        """The types of the tensors that the folder has in blocks, which stay as they are."""
+        stored = ((name, parts[0].type) for name, parts, _ in self._tensors)
+        return {name: type for name, type in stored if type is not None and type.is_quantized}
+
     @staticmethod
     def _lacks_head(source: Folder, family: Family, config: Values, names: list[str]) -> bool:
         """Whether there is no output matrix, although the folder's model predicts tokens and does not embed texts."""
@@ -213,7 +226,8 @@ class _Conversion:
                 writer.add(
                     key, value, (ValueType.ARRAY, ValueType.STRING) if isinstance(value, list) and not value else None
                 )
-            writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES[kind or "F16"])
+            plain = kind in (None, "F32", "F16", "BF16")
+            writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES["MXFP4" if plain and self.in_blocks else kind or "F16"])
             writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
             for name, values in self._fixed.items():
                 writer.add_tensor(name, values)
@@ -241,6 +255,9 @@ class _Conversion:
                 if change:
                     values = change.apply(values, self._config)
                 rows = values.reshape(-1, values.shape[-1])
+                if stored.type is type and type.is_quantized:
+                    yield np.ascontiguousarray(rows)
+                    continue
                 source = gg.types.F64 if rows.dtype == np.float64 else gg.F32
                 step = max(1, _PIECE // rows.shape[1])
                 for start in range(0, len(rows), step):
@@ -278,6 +295,8 @@ def _all_experts(name: str, parts: dict[int, Stored]) -> list[Stored]:
 
 
 def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -> gg.types.Type:
+    if stored.type is not None and stored.type.is_quantized:
+        return stored.type
     if len(ne) == 1 or not name.endswith(".weight") or name.endswith(_IN_FULL):
         return gg.F32
     if kind is None:

@@ -15,6 +15,7 @@ from tokenizers import decoders, models, normalizers, processors, trainers
 
 from oracles import formula
 from oracles.dense import HALF_ROPE, ROPE
+from oracles.experts import GPT_OSS_ROPE
 from oracles.families import FAMILIES
 from oracles.folders.recording import (
     N_VOCAB,
@@ -158,6 +159,16 @@ def of(name: str, tokens: str = "qwen2", dtype: str = "BF16", **more: Any) -> Ti
     }
     n_vocab = more.pop("n_vocab", N_VOCAB)
     return Tiny(partial(recorded, name, n_vocab), makers[tokens], dtype, pre=tokens, **more)
+
+
+def in_blocks(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The matrices of experts in MXFP4, which have as many rows as their biases have elements."""
+    found = {}
+    for name, (n_experts, n_rows) in ((n, s) for n, s in shapes.items() if re.search(r"experts\.\w+_bias$", n)):
+        scales = [n_experts, n_rows, (32 if "gate_up" in name else 64) // 32]
+        stem = name.removesuffix("_bias")
+        found |= {stem + formula.BLOCKS: [*scales, 16], stem + formula.SCALES: scales}
+    return found
 
 
 def by_kind(kind: str, settings: dict[str, Any], **more: Any) -> Tiny:
@@ -352,6 +363,20 @@ FOLDERS: dict[str, Tiny] = {
     "glm-dsa": of("glm-dsa", "glm4"),
     "glm4": of("glm4", "glm4"),
     "gpt-oss": of("gpt-oss"),
+    "gpt-oss-mxfp4": by_kind(
+        "GptOss",
+        {
+            "head_dim": 16,
+            "intermediate_size": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 12,
+            "rope_parameters": GPT_OSS_ROPE,
+        },
+        changes={"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}},
+        renamed={r"experts\.\w+_proj$": None},
+        more=in_blocks,
+    ),
     "gptneox": of("gptneox", changes={"rotary_pct": 0.5, "rope_parameters": None}),
     "jais2": of("jais2"),
     "ministral3": of("mistral3", "default"),

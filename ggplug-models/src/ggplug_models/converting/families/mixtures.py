@@ -199,6 +199,13 @@ def _alternate(number: int) -> Change:
     return Change(apply, shape)
 
 
+def _alternate_rows(number: int) -> Change:
+    """The same of matrices whose rows are stored one after another, as those of blocks are."""
+    return Change(
+        lambda values, config: values[:, number::2], lambda shape, config: (shape[0], shape[1] // 2, shape[2])
+    )
+
+
 def _hunyuan_moe(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of Hunyuan's mixtures, whose settings have a number for each block, all the same."""
     found = {
@@ -453,7 +460,14 @@ FAMILIES: dict[str, Family] = {
                 for number, target in enumerate(("ffn_gate_exps", "ffn_up_exps"))
                 for old, end in (("", "weight"), ("_bias", "bias"))
             ),
+            *(
+                Tensors(
+                    LAYER + r"mlp\.experts\.gate_up_proj_blocks", rf"blk.\1.{target}.weight", _alternate_rows(number)
+                )
+                for number, target in enumerate(("ffn_gate_exps", "ffn_up_exps"))
+            ),
             Tensors(LAYER + r"mlp\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight", _TURNED),
+            Tensors(LAYER + r"mlp\.experts\.down_proj_blocks", r"blk.\1.ffn_down_exps.weight"),
             Tensors(LAYER + r"mlp\.experts\.down_proj_bias", r"blk.\1.ffn_down_exps.bias"),
         ),
         {**INTEGERS, **EXPERT_COUNTS, "sliding_window": "attention.sliding_window"},
