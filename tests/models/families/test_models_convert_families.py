@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import ml_dtypes
 import numpy as np
 import pytest
 import tokenizers
@@ -914,3 +915,39 @@ def test_a_part_of_an_mxfp4_tensor_that_is_missing_odd_or_nan_is_named(tmp_path:
     with pytest.raises(ModelError, match=rf"'{scales}' has 255, which is NaN, at \[0, 1, 1\]"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+# -- FP8 checkpoints -------------------------------------------------------------------------------
+
+
+def test_one_scale_for_a_matrix_is_read_where_the_settings_are_those_of_all_parts(tmp_path: Path) -> None:
+    folder = made("mistral3", tmp_path)
+    name = "language_model.model.layers.1.mlp.up_proj.weight"
+    scale = f"{name}_scale_inv"
+    weights = {**expected("mistral3")["weights"], scale: [], name.replace("weight", "activation_scale"): []}
+    formula.write_folder(folder, weights, "BF16", 1)
+    changed(folder, "config.json", quantization_config={"quant_method": "fp8", "activation_scheme": "static"})
+    path = ggplug_models.convert(folder, tmp_path / "out.gguf")
+    exact = formula.float8(name, weights[name]).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    with GGUFReader(path) as reader:
+        held = np.frombuffer(reader.data(reader.tensors["blk.1.ffn_up.weight"]), np.float32)
+    assert np.array_equal(held, (exact * formula.weights(scale, [])).ravel())
+
+
+def test_scales_of_fp8_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    folder = made("qwen3-fp8", tmp_path)
+    weights = expected("qwen3-fp8")["weights"]
+    name = "model.layers.1.mlp.up_proj.weight"
+    scale = f"{name}_scale_inv"
+    for changes, message in (
+        ({name: None}, rf"has '{scale}', but no tensor '{name}'"),
+        ({scale: [3, 2]}, rf"'{scale}' has the shape \[3, 2\], expected \[3, 3\] for '{name}' of \[48, 32\]"),
+    ):
+        some = {each: shape for each, shape in {**weights, **changes}.items() if shape is not None}
+        formula.write_folder(folder, some, "BF16", 1)
+        with pytest.raises(ModelError, match=message):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+    formula.write_folder(folder, weights, "BF16", 1)
+    changed(folder, "config.json", quantization_config={"quant_method": "fp8", "weight_block_size": [0, 12]})
+    with pytest.raises(ModelError, match=r"quantization_config: weight_block_size must be two positive integers"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")

@@ -14,6 +14,8 @@ import numpy.typing as npt
 SIZES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
 BLOCKS, SCALES = "_blocks", "_scales"
 """With what the names of the parts of MXFP4 tensors end."""
+SCALES_OF_FLOATS = ("_scale_inv", "_scale")
+"""With what those of the scales of weights in FP8 end."""
 
 
 def weights(name: str, shape: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -37,13 +39,24 @@ def part_of_blocks(name: str, shape: Sequence[int]) -> npt.NDArray[np.uint8]:
     return (118 + numbers % 8 if name.endswith(SCALES) else numbers % 256).astype(np.uint8)
 
 
+def float8(name: str, shape: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """All numbers of E4M3 but NaN."""
+    numbers = ((weights(name, shape) + 1) * 2048).astype(np.uint16) % 256
+    return np.where(numbers & 127 == 127, numbers - 1, numbers).astype(np.uint8)
+
+
 def write(path: Path, tensors: Mapping[str, Any], dtype: str) -> None:
     """A safetensors file.  ``tensors``: names and shapes."""
     content = {}
     for name, shape in tensors.items():
-        in_blocks = name.endswith((BLOCKS, SCALES))
-        raw = part_of_blocks(name, shape).tobytes() if in_blocks else stored(weights(name, shape), dtype)
-        content[name] = ("U8" if in_blocks else dtype, shape, raw)
+        if name.endswith((BLOCKS, SCALES)):
+            content[name] = ("U8", shape, part_of_blocks(name, shape).tobytes())
+        elif any(name + scale in tensors for scale in SCALES_OF_FLOATS):
+            content[name] = ("F8_E4M3", shape, float8(name, shape).tobytes())
+        else:
+            is_scale = any(name.removesuffix(end) in tensors for end in SCALES_OF_FLOATS if name.endswith(end))
+            kind = "F32" if is_scale else dtype
+            content[name] = (kind, shape, stored(weights(name, shape), kind))
     save(path, content)
 
 

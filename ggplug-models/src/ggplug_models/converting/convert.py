@@ -6,7 +6,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug_models.checks.arguments import check_progress
-from ggplug_models.converting import microscaling, rope, settled
+from ggplug_models.converting import float8, microscaling, rope, settled
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
@@ -127,7 +127,7 @@ def convert(
     config = source.json("config.json")
     family, settings = family_of(config)
     with Checkpoint(source) as weights:
-        conversion = _Conversion(source, family, settings, weights)
+        conversion = _Conversion(source, family, settings, _plain(weights.tensors, config, settings))
         if kind in FILE_TYPES:
             return conversion.write(Path(out), kind, progress)
         return _mixed(conversion, Path(out), kind, progress)
@@ -154,13 +154,13 @@ def _mixed(conversion: _Conversion, out: Path, kind: str, progress: Callable[[in
 class _Conversion:
     """The metadata and tensors of a folder, in the form of the new file.  Raises ModelError."""
 
-    def __init__(self, source: Folder, family: Family, config: Values, weights: Checkpoint) -> None:
+    def __init__(self, source: Folder, family: Family, config: Values, weights: Mapping[str, Stored]) -> None:
         self._config = config
         self._family = family
         self._tensors: list[tuple[str, list[Stored], Change | None]] = []
         experts: dict[str, dict[int, Stored]] = {}
         tied = config.boolean("tie_word_embeddings", family.architecture.startswith("gemma"))
-        for name, stored in microscaling.joined(weights.tensors, config).items():
+        for name, stored in weights.items():
             if tied and name == family.head:
                 continue
             found = family.targets(name, config)
@@ -198,7 +198,7 @@ class _Conversion:
         self._metadata = {
             "general.name": name,
             **family.keys(config, source),
-            **(family.of_weights(weights.tensors, config) if family.of_weights else {}),
+            **(family.of_weights(weights, config) if family.of_weights else {}),
             **vocabulary(source, family, config, n_vocab),
         }
         check_blocks(names, self._metadata, family.architecture)
@@ -269,6 +269,25 @@ class _Conversion:
                     yield encoded
 
         return made
+
+
+def _plain(tensors: Mapping[str, Stored], *settings: Values) -> Mapping[str, Stored]:
+    """The tensors of a checkpoint by the names that they have where nothing is quantised.  Raises ModelError.
+
+    ``settings``: objects of which one may have those of the quantisation.
+    """
+    holder = next((each for each in settings if each.values.get("quantization_config") is not None), None)
+    if holder is None:
+        return tensors
+    quantization = holder.inner("quantization_config")
+    method = quantization.text("quant_method", "")
+    if method == "mxfp4":
+        return microscaling.joined(tensors)
+    if method == "fp8":
+        return float8.dequantized(tensors, quantization, "_scale_inv")
+    if method == "compressed-tensors" and quantization.text("format", "") == "float-quantized":
+        return float8.dequantized(tensors, quantization, "weight_scale")
+    return tensors
 
 
 def _all_experts(name: str, parts: dict[int, Stored]) -> list[Stored]:

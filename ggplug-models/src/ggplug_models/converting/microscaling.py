@@ -12,22 +12,18 @@ import numpy.typing as npt
 from ggplug import types
 from ggplug.errors import ModelError
 from ggplug_models.converting.checkpoint import Stored
-from ggplug_models.metadata.values import Values
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _HALF = types.MXFP4.block_size // 2
 _NAN = 255
 
 
-def joined(tensors: Mapping[str, Stored], config: Values) -> dict[str, Stored]:
-    """The tensors, where ``config`` says that the model is MXFP4 with those of levels and of scales as one.
+def joined(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The tensors, with those of levels and of scales as one.
 
     It has the name of the levels, the shape of the values, and the type MXFP4; the last axis of its array are the bytes
     of blocks.  Raises ModelError if one of both is missing, or does not fit to the other.
     """
-    quantization = config.inner("quantization_config", None)
-    if quantization is None or quantization.text("quant_method", "") != "mxfp4":
-        return dict(tensors)
     found = dict(tensors)
     for name in [each for each in found if each.endswith((_BLOCKS, _SCALES))]:
         stem = name.removesuffix(_BLOCKS).removesuffix(_SCALES)

@@ -171,6 +171,15 @@ def in_blocks(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
     return found
 
 
+def scaled(shapes: dict[str, list[int]], block: tuple[int, int] | None = None) -> dict[str, list[int]]:
+    """The scales of the matrices of blocks in FP8: one for each block, or for each row."""
+    matrices = {name: shape for name, shape in shapes.items() if name.endswith("_proj.weight")}
+    if block is None:
+        return {f"{name}_scale": [rows, 1] for name, (rows, _) in matrices.items()}
+    high, wide = block
+    return {f"{name}_scale_inv": [-(-rows // high), -(-columns // wide)] for name, (rows, columns) in matrices.items()}
+
+
 def by_kind(kind: str, settings: dict[str, Any], **more: Any) -> Tiny:
     return Tiny(partial(of_transformers, kind, settings), qwen_tokens, "BF16", pre="qwen2", **more)
 
@@ -376,6 +385,26 @@ FOLDERS: dict[str, Tiny] = {
         changes={"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}},
         renamed={r"experts\.\w+_proj$": None},
         more=in_blocks,
+    ),
+    "qwen3-fp8": by_kind(
+        "Qwen3",
+        {"head_dim": 16},
+        changes={"quantization_config": {"quant_method": "fp8", "weight_block_size": [20, 12]}},
+        more=partial(scaled, block=(20, 12)),
+    ),
+    "qwen3-fp8-rows": by_kind(
+        "Qwen3",
+        {"head_dim": 16},
+        changes={
+            "quantization_config": {
+                "quant_method": "compressed-tensors",
+                "format": "float-quantized",
+                "config_groups": {
+                    "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel", "group_size": None}}
+                },
+            }
+        },
+        more=scaled,
     ),
     "gptneox": of("gptneox", changes={"rotary_pct": 0.5, "rope_parameters": None}),
     "jais2": of("jais2"),
