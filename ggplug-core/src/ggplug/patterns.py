@@ -177,7 +177,6 @@ class Chain(Pattern):
         self._holes: frozenset[str] = frozenset()
         if start is not None:
             self._start, self._holes = _evaluated(name, start)
-        self._starts = () if self._start is None else _kinds_of(self._start)
         self._may_overwrite = inplace
         self._at_most = at_most
 
@@ -194,8 +193,6 @@ class Chain(Pattern):
                 yield Found(nodes, {})
                 continue
             for source in dict.fromkeys(run[length - 1].src):
-                if source is None or not is_one_of(source.op, self._starts):
-                    continue
                 for found in _places(self._start, source, free, self._holes):
                     if not nodes & found.nodes:
                         yield Found(nodes | found.nodes, found.names)

@@ -21,6 +21,7 @@ from ggplug.errors import BufferUseError
 from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
 from ggplug.sharing import accessing
 from ggplug.values.arrays import as_bytes
+from ggplug.values.buffers import check_whole
 from ggplug_cpu import features
 from ggplug_cpu.parameters import Place
 from ggplug_cpu.topology import default_threads
@@ -91,12 +92,7 @@ class PackedBuffer(HostBuffer):
 
     def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
-        if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
-            raise BufferUseError(
-                f"{tensor!r} lies packed in {self!r}: {raw.size} bytes at offset {offset} cannot be set on their own",
-                tensor=tensor,
-                remedy=f"set the whole of {tensor.root!r} at once",
-            )
+        check_whole(self, tensor, raw, offset)
         with accessing(self):
             self.check_there()
             form, packed = self._packed(tensor, start)

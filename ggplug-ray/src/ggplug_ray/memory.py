@@ -14,12 +14,12 @@ from ggplug.backend import (
     as_bytes,
 )
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice
-from ggplug.errors import BufferUseError
 from ggplug.gguf.reader import origin
 from ggplug.graph import Graph
 from ggplug.saved.writer import sha256_of
 from ggplug.sharing import accessing
 from ggplug.types import BufferUsage
+from ggplug.values.buffers import check_whole
 from ggplug_ray.host import Leaf, MemoryFacts, Placed
 from ggplug_ray.link import WITH_ANSWER, Link
 from ggplug_ray.weights import SMALLEST
@@ -177,15 +177,17 @@ class RayBuffer(DiscreteBuffer):
         with accessing(self):
             at, size = self.check_write(start + offset, raw.size)
             self._wait()
-            self._store_weight(at, size, raw)
+            digest = self._missing(at, raw)
+            if digest is not None:
+                self.store(at, raw)
+                self.link.call("keep", self.number, at, size, digest)
 
-    def _store_weight(self, offset: int, size: int, raw: Bytes) -> None:
-        """Stores a weight that the node may have itself; otherwise sends it, and the node keeps it."""
+    def _missing(self, offset: int, raw: Bytes, leaf: Leaf | None = None) -> str | None:
+        """Has the node store a weight that it has itself; if it has not, returns the digest to keep it by."""
         digest, place = sha256_of(raw.data), origin(raw)
         path, begin = (str(place[0]), place[1]) if place is not None else (None, 0)
-        if not self.link.call("weight", self.number, offset, size, digest, path, begin):
-            self.store(offset, raw)
-            self.link.call("keep", self.number, offset, size, digest)
+        there = self.link.call("weight", self.number, offset, raw.size, digest, path, begin, leaf)
+        return None if there else digest
 
     def dispose(self) -> None:
         if self._collected.detach() is not None and self.link.lost is None:
@@ -197,18 +199,13 @@ class RayPackedBuffer(RayBuffer):
 
     def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
-        if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
-            raise BufferUseError(
-                f"{tensor!r} lies packed in {self!r}: {raw.size} bytes at offset {offset} cannot be set on their own",
-                tensor=tensor,
-                remedy=f"set the whole of {tensor.root!r} at once",
-            )
+        check_whole(self, tensor, raw, offset)
         with accessing(self):
             self.check_there()
             self._wait()
-            leaf, digest, place = _leaf(tensor), sha256_of(raw.data), origin(raw)
-            path, begin = (str(place[0]), place[1]) if place is not None else (None, 0)
-            if not self.link.call("weight", self.number, start, raw.size, digest, path, begin, leaf):
+            leaf = _leaf(tensor)
+            digest = self._missing(start, raw, leaf)
+            if digest is not None:
                 self.link.call("pack", self.number, start, leaf, digest, raw)
             self.fill(start, self.type.alloc_size(tensor))
 

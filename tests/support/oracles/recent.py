@@ -17,6 +17,7 @@ from oracles.hybrids import MAMBA2, state_space
 from oracles.mixtures import BLOCKS, CHOSEN, SIGMOID, widths
 from oracles.models import Rules, TransformersModel, coarse
 from oracles.states import STATE_RULES, named
+from oracles.theirs import INDEXED
 
 MIMO: dict[str, Any] = {
     "num_hidden_layers": 3,
@@ -189,22 +190,7 @@ RECENT: dict[str, Family] = {
     "glm-dsa": Family(
         ARCH.GLM_DSA,
         lambda seed: mixture("GlmMoeDsa", seed, GLM),
-        lambda c: (
-            basic(c, **widths(c, 4, 1, 1, 1.5), **SIGMOID)
-            | {
-                "attention.head_count_kv": 1,
-                "attention.key_length": 20,
-                "attention.value_length": 16,
-                "attention.key_length_mla": 12,
-                "attention.value_length_mla": 12,
-                "attention.kv_lora_rank": 16,
-                "attention.q_lora_rank": 16,
-                "attention.indexer.head_count": 2,
-                "attention.indexer.key_length": 64,
-                "attention.indexer.top_k": 64,
-                "rope.dimension_count": 4,
-            }
-        ),
+        lambda c: basic(c, **widths(c, 4, 1, 1, 1.5), **SIGMOID) | INDEXED,
         {**SPLIT, "indexer": indexer},
         without_effect=("indexer",),
     ),

@@ -187,6 +187,19 @@ WINDOW = {"attention.sliding_window": 12, "rope.freq_base_swa": 1000.0}
 HEAD_WIDTH = {"attention.key_length": D, "attention.value_length": D}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16}
 BEHIND: Shapes = {"post_attention_norm.weight": (N,), "post_ffw_norm.weight": (N,)}
+INDEXED = {
+    "attention.head_count_kv": 1,
+    "attention.key_length": 20,
+    "attention.value_length": 16,
+    "attention.key_length_mla": 12,
+    "attention.value_length_mla": 12,
+    "attention.kv_lora_rank": 16,
+    "attention.q_lora_rank": 16,
+    "attention.indexer.head_count": 2,
+    "attention.indexer.key_length": 64,
+    "attention.indexer.top_k": 64,
+    "rope.dimension_count": 4,
+}
 SPARSE: Shapes = {
     "attn_norm.weight": (N,),
     "attn_q_a.weight": (16, N),
@@ -340,18 +353,8 @@ NEWER: dict[str, Family] = {
         "deepseek32",
         keys(**RMS)
         | FOUR
+        | INDEXED
         | {
-            "attention.head_count_kv": 1,
-            "attention.key_length": 20,
-            "attention.value_length": 16,
-            "attention.key_length_mla": 12,
-            "attention.value_length_mla": 12,
-            "attention.kv_lora_rank": 16,
-            "attention.q_lora_rank": 16,
-            "attention.indexer.head_count": 2,
-            "attention.indexer.key_length": 64,
-            "attention.indexer.top_k": 64,
-            "rope.dimension_count": 4,
             "leading_dense_block_count": 1,
             "expert_shared_count": 1,
             "expert_weights_scale": 1.5,

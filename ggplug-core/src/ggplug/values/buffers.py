@@ -490,3 +490,13 @@ def check_target(out: Any) -> Bytes:
         what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
         raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)
     return out.reshape(-1)
+
+
+def check_whole(buffer: Buffer, tensor: Described, raw: Bytes, offset: int) -> None:
+    """Raises BufferUseError unless these are all bytes of a leaf that lies packed in a buffer."""
+    if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
+        raise BufferUseError(
+            f"{tensor!r} lies packed in {buffer!r}: {raw.size} bytes at offset {offset} cannot be set on their own",
+            tensor=tensor,
+            remedy=f"set the whole of {tensor.root!r} at once",
+        )

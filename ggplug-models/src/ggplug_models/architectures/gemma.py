@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.layers.linear import linear
+from ggplug_models.layers.linear import capped, linear
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
@@ -59,7 +59,7 @@ class Capped(_Sandwich, Decoder):
 
     def scores(self, x: Tensor) -> Tensor:
         y = super().scores(x)
-        return gg.scale(gg.tanh(gg.scale(y, 1 / self.logit_cap)), self.logit_cap) if self.logit_cap else y
+        return capped(y, self.logit_cap)
 
 
 @architecture("gemma")

@@ -14,7 +14,7 @@ from ggplug_models.architectures.llama import Llama
 from ggplug_models.architectures.qwen import Qwen3
 from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import gated
-from ggplug_models.layers.linear import linear
+from ggplug_models.layers.linear import capped, linear
 from ggplug_models.layers.norms import LayerNorm
 from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.metadata.hyperparameters import Hyperparameters
@@ -74,8 +74,7 @@ class HunyuanV3(Qwen3):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
-        assert experts is not None
+        experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)
         self.experts = replace(experts, n_ff_shared=experts.n_ff_shared or experts.n_ff)
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
@@ -146,7 +145,7 @@ class Grok(Llama):
 
     def scores(self, x: Tensor) -> Tensor:
         y = gg.scale(super().scores(x), self.logit_scale)
-        return gg.scale(gg.tanh(gg.scale(y, 1 / self.logit_cap)), self.logit_cap) if self.logit_cap else y
+        return capped(y, self.logit_cap)
 
 
 @architecture("afmoe")
@@ -222,8 +221,7 @@ class Llama4(Llama):
         super().read(hp)
         self.chunked = hp.integer("attention.sliding_window", CHUNK, at_least=0) > 0
         self.every = hp.integer("interleave_moe_layer_step")
-        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
-        assert experts is not None
+        experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)
         self.norms_heads = experts.n_expert != 128
         self.experts = replace(experts, weighs_inputs=True, n_ff_shared=experts.n_ff)
 

@@ -79,9 +79,7 @@ class Cohere2Moe(Cohere2):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.slide(hp, 4, first=True)
-        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
-        assert experts is not None
-        self.experts = experts
+        self.experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)
 
     def rope_of(self, block: Block) -> Rope | None:
         assert self.experts is not None

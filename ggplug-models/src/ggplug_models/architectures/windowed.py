@@ -11,7 +11,7 @@ from ggplug_models.architectures.llama import Llama
 from ggplug_models.architectures.qwen import Qwen3
 from ggplug_models.layers.attention import joined, split
 from ggplug_models.layers.experts import Experts, Gating
-from ggplug_models.layers.linear import linear
+from ggplug_models.layers.linear import capped, linear
 from ggplug_models.layers.norms import RmsNorm
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
@@ -34,6 +34,13 @@ class GatedHeads(Transformer):
         return gg.sigmoid(x)
 
 
+class RotatedInWindows(Transformer):
+    """Only blocks with a window rotate."""
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return self.local_rope if self.windows[block.number] else None
+
+
 @architecture("mellum")
 class Mellum(Qwen3):
     """Mellum 2 (JetBrains): experts; three of four blocks have a window, and no scaling of RoPE.
@@ -50,16 +57,14 @@ class Mellum(Qwen3):
 
 
 @architecture("maple")
-class Maple(Qwen3):
+class Maple(RotatedInWindows, Qwen3):
     """Maple: experts with clipped gates; only blocks with a window rotate."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.slide_with_rope(hp, 0)
+        self.experts = Experts.needed(hp)
         self.limits = hp.numbers_of_blocks("swiglu_clamp_exp", len(self.windows), at_least=0)
-
-    def rope_of(self, block: Block) -> Rope | None:
-        return self.local_rope if self.windows[block.number] else None
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         assert self.experts is not None
@@ -82,7 +87,7 @@ class Spark25(GatedHeads, Llama):
 
 
 @architecture("muse-glimmer")
-class MuseGlimmer(GatedHeads, Qwen3):
+class MuseGlimmer(GatedHeads, RotatedInWindows, Qwen3):
     """Muse Glimmer: normalised embeddings; only blocks with a window rotate; gates of attention; norms before and
     after."""
 
@@ -98,9 +103,6 @@ class MuseGlimmer(GatedHeads, Qwen3):
     def embedding(self, inputs: Inputs) -> Tensor:
         return gg.rms_norm(super().embedding(inputs), eps=self.norm.eps)
 
-    def rope_of(self, block: Block) -> Rope | None:
-        return self.local_rope if self.windows[block.number] else None
-
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
@@ -110,7 +112,7 @@ class MuseGlimmer(GatedHeads, Qwen3):
 
     def scores(self, x: Tensor) -> Tensor:
         y = gg.scale(super().scores(x), self.logit_scale)
-        return gg.scale(gg.tanh(gg.scale(y, 1 / self.logit_cap)), self.logit_cap) if self.logit_cap else y
+        return capped(y, self.logit_cap)
 
 
 @architecture("laguna")
@@ -126,9 +128,7 @@ class Laguna(GatedHeads, Qwen3):
         if hp.integer("attention.sliding_window", 0, at_least=0):
             n_dims = hp.integer("rope.dimension_count_swa", self.rope.n_dims, at_most=self.heads[0].d_k)
             self.slide_with_rope(hp, 4, Rope(self.rope.mode, n_dims, self.rope.base), first=True)
-        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
-        assert experts is not None
-        self.experts = experts
+        self.experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)
 
     def gate_of_heads(self, x: Tensor) -> Tensor:
         return gg.softplus(x)

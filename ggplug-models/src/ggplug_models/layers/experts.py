@@ -100,6 +100,14 @@ class Experts:
             n_dense=hp.integer("leading_dense_block_count", 0, at_least=0),
         )
 
+    @classmethod
+    def needed(cls, hp: Hyperparameters, *, gating: Gating = Gating.SOFTMAX, normalized: bool = True) -> Experts:
+        """As :meth:`of`, of a family whose models all have experts.  Raises ModelError if this one has none."""
+        found = cls.of(hp, gating=gating, normalized=normalized)
+        if found is None:
+            raise hp.refused("expert_count", "an integer of at least 1")
+        return found
+
     def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu, routed: Tensor | None = None) -> Tensor:
         """The weighted sum of the chosen experts' results: [n, T] for x [n, T].
 

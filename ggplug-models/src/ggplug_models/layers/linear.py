@@ -27,6 +27,11 @@ def output(weights: Weights, x: Tensor, n_vocab: int) -> Tensor:
     return linear(weights, "output" if "output.weight" in weights else "token_embd", x, n_vocab)
 
 
+def capped(y: Tensor, limit: float) -> Tensor:
+    """Numbers that approach ``limit`` and -``limit`` (soft-capping, arXiv:2408.00118); 0: as they are."""
+    return gg.scale(gg.tanh(gg.scale(y, 1 / limit)), limit) if limit else y
+
+
 def rows(weights: Weights, name: str, n: int, ids: Tensor) -> Tensor:
     """The rows ``ids`` of the table of embeddings ``name.weight`` [n, any]: [n, T]."""
     return weights.named(name, gg.get_rows(weights(f"{name}.weight", n, -1), ids))
