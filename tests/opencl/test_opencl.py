@@ -327,6 +327,20 @@ def test_caches_may_lie_in_folders_with_spaces_and_accents(tmp_path: Path) -> No
         assert printed == "[0, 1, 4, 9, 16, 25, 36, 49]"
 
 
+@pytest.mark.parametrize("kept", [0, 0.5], ids=["other bytes", "half of it"])
+def test_a_damaged_database_of_pyopencl_is_made_anew(tmp_path: Path, kept: float) -> None:
+    folders = {"XDG_CACHE_HOME": str(tmp_path), "GGPLUG_CACHE_DIR": str(tmp_path / "kernels")}
+    in_a_process("squares()", **folders)
+    [database] = tmp_path.glob("pytools/*invoker*.sqlite")
+    whole = database.read_bytes()
+    damaged = whole[: int(kept * len(whole))] + b"not a database" * 100
+    database.write_bytes(damaged)
+    assert (
+        in_a_process("import logging; logging.disable(); print(squares())", **folders) == "[0, 1, 4, 9, 16, 25, 36, 49]"
+    )
+    assert not database.read_bytes().startswith(damaged)
+
+
 def test_processes_share_the_caches(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", _SQUARES + "print(squares())"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "GGPLUG_CACHE_DIR": str(tmp_path)}

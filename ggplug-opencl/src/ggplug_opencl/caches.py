@@ -1,7 +1,8 @@
 """The folder in which PoCL and pyopencl keep files for the next process.
 
 Without a folder PoCL shows no device, and pyopencl makes no kernel, with errors that do not name the cause.  So if the
-user's cache folder cannot be written, as in many containers, they get one that exists as long as this process.
+user's cache folder cannot be written, as in many containers, they get one that exists as long as this process.  Nor
+does pyopencl make a kernel if its file there is damaged, so such a file is removed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import functools
 import logging
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import platformdirs
 
 log = logging.getLogger("ggplug")
 
@@ -36,6 +41,24 @@ def writable_caches() -> Iterator[None]:
         del os.environ[_VARIABLE]
         if user is not None:
             os.environ[_VARIABLE] = user
+
+
+def remove_damaged() -> None:
+    """Removes the databases in which pyopencl keeps the code that calls kernels, if they are damaged.
+
+    pyopencl opens its database when ``pyopencl.invoker`` is imported, and makes the file anew where there is none.
+    """
+    for path in Path(platformdirs.user_cache_dir("pytools", "pytools")).glob("*-pyopencl-invoker-*.sqlite"):
+        try:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+                damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.OperationalError:  # another process writes, or the file cannot be read
+            continue
+        except sqlite3.DatabaseError as error:
+            damage = str(error)
+        if damage != "ok":
+            log.warning("OpenCL: pyopencl's cache %s is damaged and is made anew: %s", path, damage)
+            path.unlink(missing_ok=True)
 
 
 def _can_be_written(folder: str) -> bool:

@@ -13,7 +13,7 @@ import pyopencl as cl
 from pyopencl.characterize import has_src_build_cache
 
 from ggplug.backend import Bytes
-from ggplug_opencl.caches import writable_caches
+from ggplug_opencl.caches import remove_damaged, writable_caches
 from ggplug_simt import Bound, Compiled, Dispatch, Driver, Failure, Properties, StepwiseQueue
 from ggplug_simt.c import CLibrary
 
@@ -117,6 +117,7 @@ class OpenCLDriver(Driver):
     def __init__(self, device: Any) -> None:
         self.device = device
         with writable_caches():
+            remove_damaged()
             importlib.import_module("pyopencl.invoker")  # it opens its cache file when it is imported
         self.context = cl.Context([device])
         processor = bool(device.type & cl.device_type.CPU)
