@@ -298,6 +298,29 @@ def squares():
 """
 
 
+@pytest.mark.parametrize("name", ["f32", "f16", "q8_0", "q4_K", "iq4_xs"])
+def test_up_to_eight_columns_of_a_product_have_the_bits_that_each_has_alone(device: OpenCLDevice, name: str) -> None:
+    rng = np.random.default_rng(7)
+    kind = types.by_name(name)
+
+    def product(columns: np.ndarray) -> np.ndarray:
+        a, b = new_tensor(kind, (512, 33)).set_input(), new_tensor(types.F32, (512, len(columns))).set_input()
+        graph = Graph(ops.mul_mat(a, b).set_output())
+        with device.init() as stream:
+            allocation = allocate_graph(graph, device.buffer_type)
+            allocation.prepare(graph)
+            a.set(weights)
+            b.set(columns)
+            stream.compute(graph, allocation)
+            return graph.nodes[-1].numpy()
+
+    weights = rng.standard_normal((33, 512)).astype(np.float32)
+    columns = rng.standard_normal((8, 512)).astype(np.float32)
+    alone = np.concatenate([product(columns[i : i + 1]) for i in range(8)])
+    for n in range(2, 9):
+        np.testing.assert_array_equal(product(columns[:n]), alone[:n])
+
+
 def in_a_process(script: str, **environment: str) -> str:
     """What a process prints that computes ``squares()`` as it likes; no warning passes."""
     done = subprocess.run(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 from oracles.packed import ORACLES, model_file
 
 import ggplug_models
@@ -17,7 +18,7 @@ from ggplug import ops
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.host import HostBuffer, HostBufferType
-from ggplug_models import Outputs, Session
+from ggplug_models import LayerSplit, Outputs, Session
 from ggplug_models.checks.ids import listed_ids
 from ggplug_models.generation.loop import generate
 from ggplug_models.sampling import Sampler, Sampling
@@ -47,6 +48,25 @@ def test_sequences_of_different_lengths_give_what_each_gives_by_itself(model: An
         assert near(third, alone.decode({0: TEXT[5:8]})[0])
         alone.clear()
         assert near(together[2], alone.decode({0: TEXT[10:53]})[0])
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["OpenCL0"], ["OpenCL0", "CPU"]], ids="-".join)
+def test_a_token_has_the_same_bits_alone_and_with_tokens_of_other_sequences(data: Path, devices: list[str]) -> None:
+    for device in devices:
+        device_or_skip(device)
+    split = LayerSplit() if len(devices) > 1 else None
+    prompts = {0: TEXT[:9], 1: TEXT[9:40], 2: TEXT[40:43]}
+
+    def rows(steps: list[dict[int, list[int]]]) -> list[np.ndarray]:
+        with Session(model, 64, n_seq=3) as session:
+            for i, prompt in prompts.items():
+                session.decode({i: prompt})
+            return [row for step in steps for row in session.decode(step).values()]
+
+    with ggplug_models.load(data / "qwen3.gguf", devices, placement=split) as model:
+        together = rows([{0: [5], 1: [6], 2: [7]}])
+        alone = rows([{0: [5]}, {1: [6]}, {2: [7]}])
+    np.testing.assert_array_equal(together, alone)
 
 
 def test_a_ring_forgets_what_no_window_reaches_and_nothing_else(model: Any) -> None:

@@ -24,9 +24,9 @@ MOST = 3
 """Default number of draft tokens of a step.
 
 With the token before them, the step has 4 tokens, which take little more time than one, because the weights are read
-once.  The CPU device computes up to :data:`.FEW` tokens with the bits that each has alone.  More may be computed by
-other kernels, which round differently; that could change the order of tokens with nearly equal logits, so a step never
-has more.
+once.  The CPU device, and processors through OpenCL, compute up to :data:`.FEW` tokens with the bits that each has
+alone.  More may be computed by other kernels, which round differently; that could change the order of tokens with
+nearly equal logits, so a step never has more.
 """
 
 

@@ -16,8 +16,9 @@ Floats = npt.NDArray[np.float32]
 class SlotDrafts:
     """The drafts of sequences, by number; all read the same nodes of the model.
 
-    A step of several texts has at most :data:`.FEW` tokens with their drafts and padding, so that devices compute each
-    token as they compute it alone.  The more texts are generated, the fewer tokens are guessed for each.
+    A step of several texts has at most :data:`.FEW` tokens with their drafts and padding, so that the CPU device, and
+    processors through OpenCL, compute each token with the bits that it has alone.  The more texts are generated, the
+    fewer tokens are guessed for each.
     """
 
     def __init__(self, drafts: Sequence[Drafts], n_vocab: int) -> None:

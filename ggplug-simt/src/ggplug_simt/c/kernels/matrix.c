@@ -5,75 +5,70 @@
 
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
 /* The products of TOGETHER rows of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
-   A lane takes CHUNK elements at once, in parts of PART: within a group that shares a scale, or a vec.  Parts accumulate in
-   CHAINS sums cyclically.
+   A lane takes PART elements at once: within a group that shares a scale, or a vec.
    SCALED: numbers of a have a scale; SHIFTED: and 0 stands for a minimum.
-   PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK.  aligned: a constant, 1 if they begin at multiples of 16 bytes. */
+   PLAIN_ROWS: rows are dense, and n is a multiple of PART.  aligned: a constant, 1 if they begin at multiples of 16 bytes. */
 #define READ(T, row, i, d) (aligned ? ALIGNED_DENSE(T)(row, i, d) : DENSE(T)(row, i, d))
-#define SUM(r, c) sum[((r) * COLUMNS + (c)) * CHAINS + part % CHAINS]
+#define SUM(r, c) sum[(r) * COLUMNS + (c)]
 INLINE void dot_rows(
     GLOBAL const char *const *a, int64_t a_nb, GLOBAL const char *const *rows, int64_t b_nb, int n, int aligned, vec *sum)
 {
 #pragma unroll
-    for (int j = 0; j < TOGETHER * COLUMNS * CHAINS; j++) sum[j] = VEC_OF(0.0f);
-    for (uint32_t first = LANE * CHUNK; first < (uint32_t)n; first += LANES * CHUNK) {
-#pragma unroll
-        for (int part = 0; part < CHUNK / PART; part++) {
-            const uint32_t k = first + part * PART;
+    for (int j = 0; j < TOGETHER * COLUMNS; j++) sum[j] = VEC_OF(0.0f);
+    for (uint32_t k = LANE * PART; k < (uint32_t)n; k += LANES * PART) {
 #ifdef PLAIN_ROWS
-            vec x[TOGETHER][PART / VEC];
+        vec x[TOGETHER][PART / VEC];
 #ifdef SCALED
-            float scale[TOGETHER];
+        float scale[TOGETHER];
 #endif
 #ifdef SHIFTED
-            float minimum[TOGETHER];
+        float minimum[TOGETHER];
+#endif
+#pragma unroll
+        for (int r = 0; r < TOGETHER; r++) {
+#pragma unroll
+            for (int j = 0; j < PART / VEC; j++) x[r][j] = READ(TA, a[r], k, j * VEC);
+#ifdef SCALED
+            scale[r] = SCALE(TA)(a[r], k);
+#endif
+#ifdef SHIFTED
+            minimum[r] = MINIMUM(TA)(a[r], k);
+#endif
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) {
+            vec y[PART / VEC];
+#pragma unroll
+            for (int j = 0; j < PART / VEC; j++) y[j] = READ(TB, rows[c], k, j * VEC);
+#ifdef SHIFTED
+            vec total = y[0];
+#pragma unroll
+            for (int j = 1; j < PART / VEC; j++) total = total + y[j];
 #endif
 #pragma unroll
             for (int r = 0; r < TOGETHER; r++) {
-#pragma unroll
-                for (int j = 0; j < PART / VEC; j++) x[r][j] = READ(TA, a[r], k, j * VEC);
 #ifdef SCALED
-                scale[r] = SCALE(TA)(a[r], k);
-#endif
+                vec product = x[r][0] * y[0];
+#pragma unroll
+                for (int j = 1; j < PART / VEC; j++) product = VEC_FMA(x[r][j], y[j], product);
+                SUM(r, c) = VEC_FMA(VEC_OF(scale[r]), product, SUM(r, c));
 #ifdef SHIFTED
-                minimum[r] = MINIMUM(TA)(a[r], k);
-#endif
-            }
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++) {
-                vec y[PART / VEC];
-#pragma unroll
-                for (int j = 0; j < PART / VEC; j++) y[j] = READ(TB, rows[c], k, j * VEC);
-#ifdef SHIFTED
-                vec total = y[0];
-#pragma unroll
-                for (int j = 1; j < PART / VEC; j++) total = total + y[j];
-#endif
-#pragma unroll
-                for (int r = 0; r < TOGETHER; r++) {
-#ifdef SCALED
-                    vec product = x[r][0] * y[0];
-#pragma unroll
-                    for (int j = 1; j < PART / VEC; j++) product = VEC_FMA(x[r][j], y[j], product);
-                    SUM(r, c) = VEC_FMA(VEC_OF(scale[r]), product, SUM(r, c));
-#ifdef SHIFTED
-                    SUM(r, c) = VEC_FMA(VEC_OF(minimum[r]), total, SUM(r, c));
+                SUM(r, c) = VEC_FMA(VEC_OF(minimum[r]), total, SUM(r, c));
 #endif
 #else
 #pragma unroll
-                    for (int j = 0; j < PART / VEC; j++) SUM(r, c) = VEC_FMA(x[r][j], y[j], SUM(r, c));
+                for (int j = 0; j < PART / VEC; j++) SUM(r, c) = VEC_FMA(x[r][j], y[j], SUM(r, c));
 #endif
-                }
             }
-#else
-            for (int j = 0; j < PART; j += VEC)
-                for (int r = 0; r < TOGETHER; r++) {
-                    const vec x = FETCH(TA)(a[r], a_nb, k + j, n, 0.0f);
-                    for (int c = 0; c < COLUMNS; c++)
-                        SUM(r, c) = VEC_FMA(x, FETCH(TB)(rows[c], b_nb, k + j, n, 0.0f), SUM(r, c));
-                }
-#endif
         }
+#else
+        for (int j = 0; j < PART; j += VEC)
+            for (int r = 0; r < TOGETHER; r++) {
+                const vec x = FETCH(TA)(a[r], a_nb, k + j, n, 0.0f);
+                for (int c = 0; c < COLUMNS; c++)
+                    SUM(r, c) = VEC_FMA(x, FETCH(TB)(rows[c], b_nb, k + j, n, 0.0f), SUM(r, c));
+            }
+#endif
     }
 }
 
@@ -96,13 +91,6 @@ INLINE void dot(
     dot_rows(a, a_nb, rows, b_nb0, n, 0, sum);
 }
 
-/* The sum of a product's CHAINS sums, over all lanes of the group */
-INLINE float total_of(const vec *sum, LOCAL float *scratch)
-{
-    vec all = sum[0];
-    for (int j = 1; j < CHAINS; j++) all = all + sum[j];
-    return GROUP_SUM(vec_sum(all), scratch);
-}
 #endif
 
 #ifdef MUL_MAT_ROWS
@@ -121,13 +109,13 @@ KERNEL void mul_mat_rows(PARAMETERS)
     float results[COLUMNS][(ROWS + VEC - 1) / VEC * VEC];
 #endif
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m += TOGETHER) {
-        vec sum[TOGETHER * COLUMNS * CHAINS];
+        vec sum[TOGETHER * COLUMNS];
         GLOBAL const char *a[TOGETHER];
         for (int r = 0; r < TOGETHER; r++) a[r] = ROW(a, LAST(m + r), i2 / args.ratio_2, i3 / args.ratio_3);
         dot(a, args.a.nb[0], b, args.b.nb[0], args.b.nb[1], args.dst.ne[1], args.a.ne[0], sum);
         for (int r = 0; r < TOGETHER; r++)
             for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++) {
-                const float total = total_of(sum + (r * COLUMNS + c) * CHAINS, scratch);
+                const float total = GROUP_SUM(vec_sum(sum[r * COLUMNS + c]), scratch);
 #ifdef FUSED
                 results[c][m + r - m0] = total;
 #else
@@ -169,12 +157,12 @@ KERNEL void mul_mat_id(PARAMETERS)
     }
     GLOBAL const char *b = ROW(b, u % args.b.ne[1], t, 0);
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m += TOGETHER) {
-        vec sum[TOGETHER * CHAINS];
+        vec sum[TOGETHER];
         GLOBAL const char *a[TOGETHER];
         for (int r = 0; r < TOGETHER; r++) a[r] = ROW(a, LAST(m + r), expert, 0);
         dot(a, args.a.nb[0], b, args.b.nb[0], 0, 1, args.a.ne[0], sum);
         for (int r = 0; r < TOGETHER; r++) {
-            const float total = total_of(sum + r * CHAINS, scratch);
+            const float total = GROUP_SUM(vec_sum(sum[r]), scratch);
             if (LANE == 0 && m + r < args.dst.ne[0]) PUT_F32(total, ROW(dst, u, t, 0) + (m + r) * args.dst.nb[0]);
         }
     }

@@ -35,21 +35,15 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
     """Sizes of ``dot_rows``.
 
     If many lanes share a row, each reads a word of it, and neighbouring lanes neighbouring words (coalesced loads);
-    several rows of a are multiplied with what is read of b.  A single lane reads whole blocks, and accumulates in
-    several independent chains of sums.
+    several rows of a are multiplied with what is read of b.  A single lane reads whole blocks.  The order of a sum does
+    not depend on the number of columns, so that each column is computed as alone.
     """
-    shared = profile.dot_lanes > 1
-    chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
-    part = _word(profile, a) if shared else _group(profile, a)
-    while a.ne[0] % (chains * part) and chains > 1:
-        chains //= 2
+    part = _word(profile, a) if profile.dot_lanes > 1 else _group(profile, a)
     return {
         "VEC": profile.vec,
         "ROWS": profile.dot_rows,
         "TOGETHER": profile.dot_together,
         "COLUMNS": columns,
-        "CHUNK": chains * part,
-        "CHAINS": chains,
         **_types(part, a, b),
     }
 
