@@ -118,6 +118,73 @@ def test_a_group_that_writes_into_a_cache_is_judged_from_what_lay_there() -> Non
     assert [node.name for node in found.follows] == ["again", "read"]
 
 
+class Meddling(FusingDevice):
+    """A device whose kernel of one op also changes other arguments than its result."""
+
+    def __init__(self, op: str, meddle: Callable[..., None]) -> None:
+        super().__init__("meddling", patterns=())
+        self.op, self.meddle = op, meddle
+
+    def match(self, group: Group) -> Any:
+        found = super().match(group)
+        if isinstance(found, Decline) or group.node.op.name != self.op:
+            return found
+
+        def kernel(*args: Any) -> None:
+            found(*args)
+            self.meddle(*args)
+
+        return kernel
+
+
+def only_wrong(graph: Graph, device: Device) -> tuple[str, str]:
+    """The op and the reason of the one node that the device computes wrongly, whoever judges it."""
+    found = compare(graph, ReferenceDevice(), device)
+    assert compare(graph, ReferenceDevice(), device, reference=True).wrong[0].reason == found.wrong[0].reason
+    [wrong] = found.wrong
+    assert wrong.blamed == ("meddling",)
+    return wrong.node.op, wrong.reason
+
+
+def test_a_kernel_that_changes_what_it_reads_is_found_and_no_reader_is_blamed() -> None:
+    def clear(node: Any, result: Any, a: Any, b: Any) -> None:
+        a.array()[...] = 0
+
+    leaf = drawn(4, 8)
+    held = leaf.tobytes()
+    made = gg.add(leaf, drawn(4, 8), name="made")
+    graph = Graph(gg.sub(made, gg.mul(made, drawn(4, 8))).set_output())
+    op, reason = only_wrong(graph, Meddling("mul", clear))
+    assert (op, "'made'" in reason, "which is only read" in reason) == ("mul", True, True)
+    op, reason = only_wrong(graph, Meddling("add", clear))
+    assert (op, "in host" in reason, "which is only read" in reason) == ("add", True, True)
+    assert leaf.tobytes() == held, "the graph's own tensors stay as they are"
+
+
+def test_a_kernel_that_writes_more_of_a_cache_than_its_rows_is_found() -> None:
+    def write_a_later_row(node: Any, result: Any, *sources: Any) -> None:
+        row = result.array()
+        np.lib.stride_tricks.as_strided(row, (1, 1, 10, 8), row.strides)[0, 0, 8] = 5
+
+    cache = drawn(10, 8)
+    graph = Graph(gg.cpy(drawn(4, 8), gg.view(cache, 8, 4, nb=(32,))).set_output())
+    graph.expand(gg.scale(cache, 2.0).set_output())
+    op, reason = only_wrong(graph, Meddling("cpy", write_a_later_row))
+    assert (op, reason.split()[:2]) == ("cpy", ["byte", str(8 * 32)])
+
+
+def test_a_source_that_an_optimiser_writes_wrongly_is_found() -> None:
+    def forget(node: Any, result: Any, w: Any, gradient: Any, m: Any, v: Any, settings: Any) -> None:
+        m.array()[...] = 0
+
+    w, gradient, m = drawn(4, 8), drawn(4, 8), drawn(4, 8)
+    w.flags |= gg.types.TensorFlag.PARAM
+    settings = gg.tensor(np.array([1e-3, 0.9, 0.999, 1e-8, 0.0, 0.1, 0.001], np.float32))
+    graph = Graph(gg.opt_step_adamw(w, gradient, m, gg.tensor(np.ones((4, 8), np.float32)), settings).set_output())
+    op, reason = only_wrong(graph, Meddling("opt_step_adamw", forget))
+    assert (op, "which it writes, too" in reason) == ("opt_step_adamw", True)
+
+
 def test_a_small_error_that_grows_is_no_wrong_node() -> None:
     y = gg.exp(gg.tensor(np.full((1, 1), 0.001, np.float32)))
     for _ in range(10):

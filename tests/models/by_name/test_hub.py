@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
@@ -148,9 +149,10 @@ def test_a_name_that_means_nothing_is_refused(tiny: Hub, name: str, error: type[
 
 
 def test_an_answer_that_would_lead_out_of_the_cache_is_refused(tiny: Hub, cache: Path) -> None:
-    tiny.repositories[REPOSITORY] = {"../../../out-Q8_0.gguf": b"x"}
-    with pytest.raises(DownloadError, match=r"is no path of a file .check HF_ENDPOINT"):
-        path_of(NAME)
+    for path in ("../../../out-Q8_0.gguf", "\ud800-Q8_0.gguf"):
+        tiny.repositories[REPOSITORY] = {path: b"x"}
+        with pytest.raises(DownloadError, match=r"is no path of a file .check HF_ENDPOINT"):
+            path_of(NAME)
     tiny.commit = "../" * 13 + "x"
     with pytest.raises(DownloadError, match="is no hash"):
         path_of(NAME)
@@ -297,6 +299,15 @@ def test_a_hub_that_sends_less_than_it_says_is_given_up(
         path_of(NAME)
     assert caught.value.reason == "status"
     assert len(tiny.sent) <= ATTEMPTS + 1
+
+
+def test_no_more_is_written_than_the_hub_lists(tiny: Hub, whole: bytes, cache: Path) -> None:
+    listed = len(whole) // 2
+    tiny.sizes["tiny-Q8_0.gguf"] = listed
+    with pytest.raises(DownloadError, match=f"with the hash {hashlib.sha256(whole[:listed]).hexdigest()}") as caught:
+        path_of(NAME)
+    assert caught.value.reason == "hash"
+    assert names_in(blobs(cache)) == []
 
 
 @pytest.mark.parametrize("size", ["9x", float("inf"), [1]])

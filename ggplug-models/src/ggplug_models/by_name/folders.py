@@ -12,7 +12,7 @@ from ggplug_models.by_name.store import Kept
 
 def files_in(folder: Path) -> dict[str, int]:
     """The sizes of the GGUF files in a folder and below, by path relative to it."""
-    sizes = {path: _size_if_there(path) for path in folder.rglob("*") if path.suffix.lower() == ".gguf"}
+    sizes = {path: _size_if_there(path) for path in folder.rglob("*") if path.name.lower().endswith(".gguf")}
     return {path.relative_to(folder).as_posix(): size for path, size in sizes.items() if size is not None}
 
 

@@ -158,7 +158,8 @@ def _hash(text: str | None) -> str:
 
 def _inside(path: str) -> str:
     """The path of a file of a repository, which does not lead out of it."""
-    if PureWindowsPath(path).anchor or ".." in PureWindowsPath(path).parts or "\0" in path:
+    outside = PureWindowsPath(path).anchor or ".." in PureWindowsPath(path).parts
+    if outside or re.search("[\0\ud800-\udfff]", path):  # no text of UTF-8 has a surrogate
         raise _AnswerError(f"{path!r:.100} is no path of a file")
     return path
 

@@ -140,7 +140,7 @@ class Repository:
                 time.sleep(PAUSE)
 
     def _receive(self, file: RemoteFile, incomplete: Path, before: int) -> None:
-        """Appends to a file the bytes from ``before`` on, until the connection ends."""
+        """Appends to a file the bytes from ``before`` on, until it has its size or the connection ends."""
         from huggingface_hub.utils import tqdm
 
         with full_disks(self.name), self._answer(file, f"bytes={before}-" if before else None) as answer:
@@ -149,9 +149,12 @@ class Repository:
             how = {"total": file.size, "initial": before, "unit": "B", "unit_scale": True, "disable": None}
             with incomplete.open("ab") as target, tqdm(desc=file.path[-40:], **how) as bar:
                 target.truncate(before)
+                missing = file.size - before
                 for piece in answer.iter_bytes():
-                    target.write(piece)
-                    bar.update(len(piece))
+                    bar.update(target.write(piece[:missing]))
+                    missing -= len(piece)
+                    if missing <= 0:  # a server may send more, without end
+                        break
 
     def beginning(self, file: RemoteFile, count: int) -> bytes:
         """The first bytes of a file, at most ``count``.  Raises DownloadError, ModelNotFoundError."""

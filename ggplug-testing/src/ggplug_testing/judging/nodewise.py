@@ -6,7 +6,7 @@ kernel behind the first is found as well.  In addition the other device computes
 which shows how the difference grows.
 
 A difference counts where it is larger than :mod:`ggplug_testing.precision` derives for a node: of two devices,
-twice that.
+twice that.  A node is wrong as well if its kernel changes what it only reads, or more of a tensor than it writes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ggplug.ops.base import Array
 from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Spec, Tensor, describe
 from ggplug.types import TensorFlag
-from ggplug.values.arrays import as_bytes
+from ggplug.values.arrays import TensorLayout, as_bytes
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.judging.comparison import Allowed, nmse
 from ggplug_testing.judging.differences import Declined, Differences, Element, Node, WrongNode
@@ -115,13 +115,32 @@ class _Side(ExitStack):
             buffer, offset = self._allocation.place(self.graph, position)
             buffer.set_tensor(tensor, as_bytes(raw), offset)
 
-    def compute(self, nodes: Sequence[int]) -> None:
-        """Computes nodes, together if they are several; the reference does what the device declines."""
+    def compute(self, nodes: Sequence[int]) -> Tensor | None:
+        """Computes nodes, together if they are several; the reference does what the device declines.
+
+        Returns a tensor that was changed although the nodes only read it, or None; it has its values again.
+        """
         if nodes[-1] in self.declined:
             self.refer(nodes[-1])
-        else:
-            groups = self.groups if len(nodes) > 1 else UNGROUPED
-            compute_piece(self._stream, piece(self.graph, nodes), self._allocation, groups)
+            return None
+        part = piece(self.graph, nodes)
+        written = {self.graph.tensors[each] for node in nodes for each in _written(self.graph, node)}
+        held = {root: self._raw(root) for root in _read(part) if root not in written and self._is_plain(root)}
+        groups = self.groups if len(nodes) > 1 else UNGROUPED
+        compute_piece(self._stream, part, self._allocation, groups)
+        changed = [root for root, raw in held.items() if not np.array_equal(raw, self._raw(root))]
+        for root in changed:
+            buffer, offset = self._allocation.where(self.graph, self.graph.index[root])
+            buffer.set_tensor(root, held[root], offset)
+        return changed[0] if changed else None
+
+    def _raw(self, root: Tensor) -> Bytes:
+        return self.get(self.graph.index[root])
+
+    def _is_plain(self, root: Tensor) -> bool:
+        """Whether a tensor's bytes are read as they lie there, not out of a layout of the device's own."""
+        kind = root.buffer_type
+        return kind is None or not kind.has_own_layout
 
     def refer(self, position: int) -> None:
         """Computes a node by its reference, from the values in this copy."""
@@ -173,6 +192,18 @@ def _read(part: Graph) -> list[Tensor]:
     """The roots that lay there before a part of a graph is computed."""
     made = {node for node in part.nodes if node.view_src is None}
     return [root for root in dict.fromkeys(tensor.root for tensor in part.tensors) if root not in made]
+
+
+def _covered(root: Tensor, views: Sequence[Tensor]) -> npt.NDArray[np.bool_]:
+    """Which bytes of a root are elements of one of these views."""
+    covered = np.zeros(root.nbytes, np.uint8)
+    for view in views:
+        if view.size:
+            layout = TensorLayout.of(view)
+            kind = np.dtype((np.void, layout.dtype.itemsize))
+            elements = np.ndarray(layout.shape, kind, covered.data, view.view_offset, layout.byte_strides)
+            elements[...] = np.void(b"\1" * kind.itemsize)
+    return covered.astype(bool)
 
 
 class _Pair(Expected):
@@ -271,7 +302,9 @@ class _Comparison:
     def _begin(self, position: int) -> None:
         """Computes a node on the base; where it fails the reference does, and that is recorded."""
         try:
-            self.base.compute((position,))
+            changed = self.base.compute((position,))
+            if changed is not None:
+                self._wrong.append(self._changing(self.base, (position,), changed))
         except GGPlugError as error:
             self._wrong.append(self._failed(self.base, (position,), error))
             for target, raw in self._before.get(position, {}).items():
@@ -307,9 +340,11 @@ class _Comparison:
     def _wrong_of(self, side: _Side, members: tuple[int, ...]) -> tuple[int, WrongNode] | None:
         """The first of these nodes that is wrong, by position, if one is."""
         try:
-            side.compute(members)
+            changed = side.compute(members)
         except GGPlugError as error:
             return self._failed(side, members, error)
+        if changed is not None:
+            return self._changing(side, members, changed)
         kept = [member for member in members if len(members) == 1 or member not in side.groups.inner]
         expected: Expected | None = None
         for member in kept:
@@ -330,6 +365,31 @@ class _Comparison:
                 elements = tuple(self._largest(member, got, expected, judge_by))
                 wrong = self._described(side, members, member, found.reason)
                 return member, replace(wrong, nmse=found.nmse, blamed=tuple(blamed), elements=elements)
+        return self._wrong_beside(side, members, expected)
+
+    def _wrong_beside(
+        self, side: _Side, members: tuple[int, ...], expected: Expected | None
+    ) -> tuple[int, WrongNode] | None:
+        """The first of these nodes that leaves something wrong in a tensor which it writes, but is not its result."""
+        graph = self.base.graph
+        for member in members:
+            node = graph.tensors[member]
+            for target, before in self._before.get(member, {}).items():
+                root, got, want = graph.tensors[target], side.get(target), self.base.get(target)
+                if target == self.graph.roots[member]:
+                    results = [graph.tensors[each] for each in members if self.graph.roots[each] == target]
+                    beside = np.flatnonzero((got != want) & (before == want) & ~_covered(root, results))
+                    if beside.size:
+                        reason = f"byte {int(beside[0])} of {root!r} was modified, which the op leaves as it is"
+                        return member, self._described(side, members, member, reason)
+                elif not np.array_equal(got, want):
+                    expected = expected or self._expected(members)
+                    [source] = [each for each in written_sources(node) if each.root is root]
+                    values = read_values(source, got[source.view_offset :][: source.nbytes])
+                    found = Judging(expected).compared(values, source, expected.allowed_in_source)
+                    if not found:
+                        reason = f"{source!r}, which it writes, too: {found.reason}"
+                        return member, replace(self._described(side, members, member, reason), nmse=found.nmse)
         return None
 
     def _expected(self, members: Sequence[int]) -> Expected:
@@ -362,6 +422,10 @@ class _Comparison:
                 shown = tuple(int(i) for i in place[::-1])[: max(node.rank, 1)]
                 numbers = (wanted, found, exact, allowed.low, allowed.high)
                 yield Element(shown, *(float(each[place]) for each in numbers))
+
+    def _changing(self, side: _Side, members: tuple[int, ...], changed: Tensor) -> tuple[int, WrongNode]:
+        reason = f"{changed!r} was modified, which is only read"
+        return members[-1], self._described(side, members, members[-1], reason)
 
     def _failed(self, side: _Side, members: tuple[int, ...], error: GGPlugError) -> tuple[int, WrongNode]:
         return members[-1], self._described(side, members, members[-1], in_one_line(error))
