@@ -100,6 +100,8 @@ class Link:
         """Of the computation that was answered last, as long as nothing has changed since."""
         self._known: dict[Range, Any] = {}
         """The bytes that came with its answer."""
+        self._returning: dict[int, Any] = {}
+        """Ray's method for messages, by the number of parts that an answer has; it takes a while to make."""
         self.ahead = 0.0
         """Seconds by which the client's clock of traces is ahead of the process's."""
 
@@ -128,8 +130,9 @@ class Link:
             answer = first = self.actor.do.remote(what, *given, stores=stores)
         else:
             parts = -(-size // PART)
-            send = self.actor.do.options(num_returns=1 + parts)
-            answer = send.remote(what, *given, stores=stores, parts=parts)
+            if parts not in self._returning:
+                self._returning[parts] = self.actor.do.options(num_returns=1 + parts)
+            answer = self._returning[parts].remote(what, *given, stores=stores, parts=parts)
             first = answer[0]
         if what != "fetch" or self._stores:
             self._change()
