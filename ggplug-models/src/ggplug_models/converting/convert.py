@@ -29,7 +29,7 @@ from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES
-from ggplug_models.converting.vocabulary import WORLD_TOKENS, vocabulary
+from ggplug_models.converting.vocabulary import TOKEN_LINES, WORLD_TOKENS, vocabulary
 from ggplug_models.metadata.values import Values
 from ggplug_models.weights.weights import check_blocks
 
@@ -59,6 +59,7 @@ READ = (
     PIECES,
     UNIGRAM_PIECES,
     WORLD_TOKENS,
+    TOKEN_LINES,
     INDEX,
     "chat_template.jinja",
     "chat_template.json",

@@ -29,6 +29,13 @@ class Change:
     apply: Callable[[Array, Values], Array]
     shape: Callable[[tuple[int, ...], Values], tuple[int, ...]] = lambda shape, config: shape
 
+    def then(self, later: Change) -> Change:
+        """This change, and ``later`` of its values."""
+        return Change(
+            lambda values, config: later.apply(self.apply(values, config), config),
+            lambda shape, config: later.shape(self.shape(shape, config), config),
+        )
+
 
 @dataclass(frozen=True)
 class Tensors:
@@ -161,8 +168,27 @@ def first_integer(config: Values, settings: str, default: int = REQUIRED) -> int
     return config.integer(next((name for name in names if name in config), names[-1]), default)
 
 
-def _plus_one(values: Array, config: Values) -> Array:
-    return np.asarray(values, np.float32) + np.float32(1)
+def plus(number: float) -> Change:
+    return Change(lambda values, config: np.asarray(values, np.float32) + np.float32(number))
+
+
+def part(number: int, of: int = 2) -> Change:
+    """One of ``of`` equal parts of the rows of a matrix, or of each expert's matrix; of the elements of a bias."""
+
+    def rows(shape: tuple[int, ...]) -> int:
+        axis = max(len(shape) - 2, 0)
+        if shape[axis] % of:
+            raise ModelError(f"{shape[axis]} rows of a tensor cannot be split into {of} parts", got=shape[axis])
+        return axis
+
+    def apply(values: Array, config: Values) -> Array:
+        return np.split(values, of, rows(values.shape))[number]
+
+    def shape(old: tuple[int, ...], config: Values) -> tuple[int, ...]:
+        axis = rows(old)
+        return (*old[:axis], old[axis] // of, *old[axis + 1 :])
+
+    return Change(apply, shape)
 
 
 def _paired(heads: Callable[[Values], int]) -> Callable[[Array, Values], Array]:
@@ -180,19 +206,19 @@ def _paired(heads: Callable[[Values], int]) -> Callable[[Array, Values], Array]:
 
 
 def n_heads(config: Values) -> int:
-    return config.integer("num_attention_heads")
+    return first_integer(config, "n_heads|n_head|num_attention_heads")
 
 
 def n_kv_heads(config: Values) -> int:
-    return config.integer("num_key_value_heads", n_heads(config))
+    return first_integer(config, "n_kv_heads|num_key_value_heads", n_heads(config))
 
 
 def head_dim(config: Values) -> int:
     """The width of a head; by default, hidden_size / num_attention_heads."""
-    return config.integer("head_dim", config.integer("hidden_size") // n_heads(config))
+    return config.integer("head_dim", first_integer(config, "d_model|n_embd|hidden_size") // n_heads(config))
 
 
-PLUS_ONE = Change(_plus_one)
+PLUS_ONE = plus(1)
 """Adds 1 to the weights of Gemma's norms: the model multiplies by 1 + weight, and files hold the sum."""
 
 TRANSPOSED = Change(lambda values, config: values.T, lambda shape, config: shape[::-1])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug_models.converting import rope
-from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, Array, Change, Tensors, head_dim
+from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, Change, Tensors, head_dim, part
 from ggplug_models.converting.folder import Folder
 from ggplug_models.metadata.values import Values
 
@@ -122,18 +122,9 @@ def windows(config: Values, folder: Folder) -> dict[str, Any]:
     }
 
 
-def half(number: int) -> Change:
-    """One of the halves of the rows of each expert's matrix."""
-
-    def apply(values: Array, config: Values) -> Array:
-        return np.split(values, 2, axis=-2)[number]
-
-    return Change(apply, lambda shape, config: (*shape[:-2], shape[-2] // 2, shape[-1]))
-
-
 JOINED_EXPERTS = (
-    Tensors(LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", half(0)),
-    Tensors(LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", half(1)),
+    Tensors(LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", part(0)),
+    Tensors(LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", part(1)),
     Tensors(LAYER + r"mlp\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight"),
 )
 

@@ -12,7 +12,14 @@ from ggplug_models.metadata.values import Values
 Wanted = Collection[Any] | Callable[[Values], Collection[Any]]
 """The values that a setting may have; a function returns them for the other settings."""
 
-_ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act")
+_ACTIVATION = (
+    "hidden_act",
+    "hidden_activation",
+    "activation_function",
+    "activation",
+    "activation_type",
+    "mlp_hidden_act",
+)
 """Names of the setting of the activation of feed-forward networks."""
 
 _SILU = ("silu", "swish", "swiglu")
@@ -75,6 +82,13 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "gpt2": {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     "gpt-oss": {"layer_types": _windows(2), "swiglu_limit": (7.0,)},
     "lfm2moe": {"routed_scaling_factor": (1,)},
+    "llada": {
+        **dict.fromkeys(("alibi", "attention_layer_norm", "input_emb_norm", "scale_logits"), (False,)),
+        "block_type": ("llama",),
+        "clip_qkv": ("null",),
+        "layer_norm_type": ("rms",),
+        "rope": (True,),
+    },
     "llama-embed": {"pooling": ("avg",)},
     "llama4": {
         "attention_chunk_size": (8192,),
@@ -84,6 +98,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         "no_rope_layers": lambda config: ([], *_rotating(config)),
         "use_qk_norm": lambda config: (config.integer("num_local_experts", 16) != 128,),
     },
+    "plamo2": {"mamba_enabled": (True,), "use_predefined_initial_state": (False,)},
     "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
     "starcoder": {"scale_attn_weights": (True,)},
     **dict.fromkeys(("granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"), _UNLIMITED),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from typing import Any
 
@@ -13,7 +14,7 @@ from ggplug.errors import ModelError
 from ggplug_models.converting.family import Family
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
-from ggplug_models.converting.special import KEYS, looks_special, refused_model, special
+from ggplug_models.converting.special import KEYS, chat_template, looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.converting.tokenizer_json import of_bytes, of_text, puts_space
 from ggplug_models.metadata.values import Values, short_repr
@@ -30,6 +31,11 @@ WORLD = "world"
 """The vocabulary of RWKV's families, which have a list of tokens in a file of its own."""
 
 WORLD_TOKENS = "rwkv_vocab_v20230424.txt"
+
+LINES = "lines"
+"""The vocabulary of PLaMo 2 and 3, whose tokens are arrays of JSON on the lines of a file of their own."""
+
+TOKEN_LINES = "tokenizer.jsonl"
 
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 
@@ -69,6 +75,8 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
         return _unigram(folder, n_vocab) | special(folder, description, settings, config, n_vocab)
     if family.vocabularies == (WORLD,):
         return _world(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
+    if family.vocabularies == (LINES,):
+        return _lines(folder, settings, n_vocab) | chat_template(folder, settings)
     if (
         family.vocabularies != (MERGED,)
         and PIECES in folder
@@ -217,6 +225,35 @@ def _world(folder: Folder, n_vocab: int) -> dict[str, Any]:
             raise ModelError(f"{place} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted)
         tokens.put(token, repr(content)[2:-1], NORMAL)
     return {MODEL: "rwkv", TOKENS: tokens.texts, TOKEN_TYPE: tokens.types}
+
+
+def _lines(folder: Folder, settings: Values, n_vocab: int) -> dict[str, Any]:
+    """The metadata of PLaMo's lines of a token, its score, and its kind.  ``settings``: ``tokenizer_config.json``."""
+    tokens = _TokenTable(n_vocab)
+    lines = [line for line in folder.read(TOKEN_LINES).decode("utf-8", "replace").split("\n") if line.strip()]
+    for token, line in enumerate(lines):
+        try:
+            text, score, kind, *_ = json.loads(line)
+            right = isinstance(text, str) and math.isfinite(score) and token < n_vocab
+        except (ValueError, TypeError):
+            right = False
+        if not right:
+            wanted = "an array of a token, its score and its kind, of no more tokens than embeddings"
+            place = f"{folder.path / TOKEN_LINES}: line {token + 1}"
+            raise ModelError(f"{place} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted)
+        kinds = {"UNKNOWN": UNKNOWN, "CONTROL": CONTROL, "BYTE": BYTE}
+        named = text.startswith("<|plamo:") and text.endswith("|>")
+        tokens.put(token, text, kinds.get(kind, CONTROL if named else NORMAL), score)
+    for number in range(1, n_vocab - len(lines) + 1):
+        tokens.put(len(lines) + number - 1, f"[PAD{number}]", UNUSED, -1000)
+    found = tokens.metadata("plamo2", "default") | {SCORES: tokens.scores, SPACE_PREFIX: False}
+    for kind in ("bos", "eos", "pad", "sep", "unk"):
+        if f"{kind}_token" in settings:
+            text = settings.text(f"{kind}_token")
+            if text not in tokens.texts:
+                raise settings.refused(f"{kind}_token", f"one of the tokens of {TOKEN_LINES}")
+            found[f"tokenizer.ggml.{KEYS[kind]}_token_id"] = tokens.texts.index(text)
+    return found
 
 
 def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:

@@ -25,8 +25,10 @@ from oracles.folders.recording import (
     TEXT,
     Tiny,
     byte_pairs,
+    of_converter,
     of_transformers,
     qwen_tokens,
+    reads_json,
     sentence_pieces,
     unigrams,
     write_json,
@@ -199,7 +201,7 @@ class ByHand:
     def save_pretrained(self, folder: Path) -> None:
         folder.mkdir()
         write_json(folder / "config.json", self.config)
-        n_layers = next(self.config[key] for key in ("num_hidden_layers", "num_layers") if self.config.get(key))
+        n_layers = next(self.config[key] for key in LAYERS if self.config.get(key))
         whole = {name: shape for name, shape in self.shapes.items() if name.startswith(WHOLE)}
         for n in range(n_layers):
             for name, shape in self.shapes.items():
@@ -210,6 +212,9 @@ class ByHand:
                     whole[f"{self.layers}.{n}.{name}"] = shape
         formula.write(folder / "model.safetensors", whole, "F32")
 
+
+LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "num_transformer_layers")
+"""Names of the setting of their number."""
 
 WHOLE = ("model.", "transformer.", "lm_head.", "output.", "rwkv.", "head.")
 NAMES = {
@@ -234,8 +239,17 @@ NAMES = {
     "mistral3": "Mistral3ForConditionalGeneration",
     "rwkv6": "Rwkv6ForCausalLM",
     "pangu_embedded": "PanguEmbeddedForCausalLM",
+    "baichuan": "BaichuanForCausalLM",
+    "xverse": "XverseForCausalLM",
+    "llada": "LLaDAModelLM",
+    "plamo2": "Plamo2ForCausalLM",
+    "plamo3": "Plamo3ForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
+
+
+NO_SHAPE = dict.fromkeys(name for name in SHAPE if name not in ("vocab_size", "bos_token_id", "eos_token_id"))
+"""Takes out what published settings say under other names."""
 
 
 def by_hand(kind: str, shapes: dict[str, list[int]], settings: dict[str, Any] | None = None, **more: Any) -> Tiny:
@@ -291,6 +305,52 @@ BAILING: dict[str, list[int]] = {
 SEEING = {"model.visual.patch_embed.proj.weight": [32, 3, 2, 14, 14]}
 DEEP = {"deepstack_visual_indexes": [1, 3, 5]}
 FALCON = {"num_kv_heads": 2, "parallel_attn": True, "bias": False, "alibi": False, "ffn_hidden_size": 128}
+PLAMO: dict[str, list[int]] = {
+    "model.embed_tokens.weight": [64, 32],
+    "lm_head.weight": [64, 32],
+    "model.norm.weight": [32],
+    "mlp.gate_up_proj.weight": [96, 32],
+    "mlp.down_proj.weight": [32, 48],
+    **{f"{when}_{name}_norm.weight": [32] for when in ("pre", "post") for name in ("mixer", "mlp")},
+}
+PLAMO_ATTENTION = {"mixer.qkv_proj.weight": [64, 32], "mixer.o_proj.weight": [32, 32]}
+
+
+def plamo_lines(folder: Path) -> None:
+    """PLaMo's lines, of which some are of bytes; the table of embeddings has more rows."""
+    named = [f"<|plamo:{name}|>" for name in ("unk", "bos", "eos", "pad", "op", "mask")]
+    entries = [[text, 0.0, "UNKNOWN" if "unk" in text else "CONTROL", 0, 0, 0, 0] for text in named]
+    entries += [[f"<0x{n:02X}>", 0.0, "BYTE", 0, 0, 0, 0] for n in (0, 65, 255)]
+    entries += [[text, -n / 4, "NORMAL", 0, 0, 0, 0] for n, text in enumerate(("the", " fox", "\u00e9", "\n", "<sep>"))]
+    entries.append(["<|plamo:reserved:0x1E|>", 0.0, "NORMAL", 0, 0, 0, 0])
+    lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in entries)
+    (folder / "tokenizer.jsonl").write_text(lines, "utf-8")
+    names = {f"{name}_token": f"<|plamo:{name}|>" for name in ("unk", "bos", "eos", "pad")}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "Plamo2Tokenizer", **names})
+
+
+def mamba_of_plamo(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The first of two blocks, whose mixer is Mamba's."""
+    mixer = {
+        "in_proj.weight": [128, 32],
+        "conv1d.weight": [64, 1, 4],
+        "bcdt_proj.weight": [96, 64],
+        "dt_proj.weight": [4, 64],
+        **{key: [4] for key in ("dt_bias", "A_log", "D")},
+        "out_proj.weight": [32, 64],
+        "dt_norm_weight": [64],
+        **{key: [16] for key in ("B_norm_weight", "C_norm_weight")},
+    }
+    return {f"model.layers.layers.0.mixer.{name}": shape for name, shape in mixer.items()}
+
+
+def names_baichuan() -> None:
+    """Lets the converter name what is not queries, keys and values; as it is, it goes in a circle."""
+    kind, plain = of_converter("baichuan.BaichuanModel"), of_converter("base.TextModel").modify_tensors
+    packed = kind.modify_tensors
+    kind.modify_tensors = lambda self, *of: packed(self, *of) if "W_pack" in of[1] else plain(self, *of)
+
+
 FOLDERS: dict[str, Tiny] = {
     "gemma3n": of("gemma3n", "default"),
     "llama4": of("llama4"),
@@ -347,7 +407,7 @@ FOLDERS: dict[str, Tiny] = {
     "hunyuan-dense": of("hunyuan-dense"),
     "hunyuan-moe": of(
         "hunyuan-moe",
-        reads="hunyuan.HunYuanMoEModel",
+        mends=partial(reads_json, "hunyuan.HunYuanMoEModel"),
         changes={
             "moe_intermediate_size": [16] * 2,
             "moe_topk": [2] * 2,
@@ -741,5 +801,96 @@ FOLDERS: dict[str, Tiny] = {
     ),
     "pangu_embedded": by_hand(
         "pangu_embedded", {**LLAMA, **{f"self_attn.{name}_proj.bias": [16 if name in "kv" else 32] for name in "qkvo"}}
+    ),
+    "baichuan": by_hand(
+        "baichuan",
+        {
+            **{name: shape for name, shape in LLAMA.items() if not re.search("[qkv]_proj", name)},
+            "self_attn.W_pack.weight": [96, 32],
+            "self_attn.rotary_emb.inv_freq": [4],
+        },
+        {"num_key_value_heads": None, "max_position_embeddings": None, "model_max_length": 128, "rope_theta": None},
+        mends=names_baichuan,
+    ),
+    "xverse": by_hand(
+        "xverse",
+        {
+            **LLAMA,
+            **{key: [323, 32] for key in ("model.embed_tokens.weight", "lm_head.weight")},
+            **{f"self_attn.{name}_proj.weight": [32, 32] for name in "kv"},
+        },
+        {"num_key_value_heads": None, "rope_theta": None, "vocab_size": 323},
+        tokens=merged_pieces,
+    ),
+    "llada": by_hand(
+        "llada",
+        {
+            "model.transformer.wte.weight": [N_VOCAB, 32],
+            "model.transformer.ff_out.weight": [N_VOCAB, 32],
+            "model.transformer.ln_f.weight": [32],
+            **{f"{name}_proj.weight": [16 if name in "kv" else 32, 32] for name in "qkv"},
+            "attn_out.weight": [32, 32],
+            **{f"{name}_proj.weight": [48, 32] for name in ("ff", "up")},
+            "ff_out.weight": [32, 48],
+            **{f"{name}_norm.weight": [32] for name in ("attn", "ff")},
+        },
+        {
+            **NO_SHAPE,
+            "tie_word_embeddings": None,
+            "activation_type": "silu",
+            "alibi": False,
+            "block_type": "llama",
+            "d_model": 32,
+            "mask_token_id": 300,
+            "max_sequence_length": 128,
+            "mlp_hidden_size": 48,
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "n_layers": 2,
+            "weight_tying": False,
+        },
+        tokens=llama_tokens,
+        pre="llama-bpe",
+        layers="model.transformer.blocks",
+    ),
+    "plamo2": by_hand(
+        "plamo2",
+        PLAMO,
+        {
+            "vocab_size": 64,
+            "hidden_size_per_head": 16,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "mamba_d_conv": 4,
+            "mamba_d_state": 16,
+            "mamba_enabled": True,
+            "mamba_num_heads": 4,
+            "mamba_step": 2,
+            "use_predefined_initial_state": False,
+        },
+        tokens=plamo_lines,
+        layers="model.layers.layers",
+        more=lambda shapes: (
+            mamba_of_plamo(shapes)
+            | {
+                f"model.layers.layers.1.{name}": shape
+                for name, shape in {**PLAMO_ATTENTION, "mixer.q_weight": [2, 16], "mixer.k_weight": [1, 16]}.items()
+            }
+        ),
+    ),
+    "plamo3": by_hand(
+        "plamo3",
+        {**PLAMO, **PLAMO_ATTENTION, "mixer.q_norm.weight": [8], "mixer.k_norm.weight": [8]},
+        {
+            "vocab_size": 64,
+            "head_dim": 8,
+            "window_size": 12,
+            "sliding_window_pattern": 2,
+            "rope_local_theta": 10.0,
+            "rope_scaling_factor": 4,
+            "initial_context_length": 32,
+        },
+        tokens=plamo_lines,
+        layers="model.layers.layers",
     ),
 }

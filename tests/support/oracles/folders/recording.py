@@ -168,7 +168,7 @@ class Tiny:
 
     ``changes``: of ``config.json``; None takes a setting out, and then the converter sees no default of
     ``transformers`` either.  ``more``: shapes of weights that transformers do not keep, from the others.
-    ``reads``: the class of the converter that is to read ``tokenizer.json``, for models that have another file.
+    ``mends``: changes llama.cpp's converter where it cannot read such a folder.
     ``renamed``: patterns of names of weights, and what published files have in their place; None leaves them out.
     """
 
@@ -179,7 +179,7 @@ class Tiny:
     pre: str = "default"
     changes: dict[str, Any] = field(default_factory=dict)
     more: Callable[[dict[str, list[int]]], dict[str, list[int]]] = lambda shapes: {}
-    reads: str = ""
+    mends: Callable[[], None] = lambda: None
     renamed: dict[str, str | None] = field(default_factory=dict)
 
 
@@ -470,14 +470,22 @@ def record(name: str, tiny: Tiny, llama_cpp: Path, out: Path) -> None:
         shutil.copytree(folder, out / name)
         formula.write_folder(folder, shapes, tiny.dtype, tiny.files)
         file = Path(scratch) / "expected.gguf"
-        if tiny.reads:
-            module, kind = tiny.reads.split(".")
-            base: Any = importlib.import_module("conversion.base")
-            getattr(importlib.import_module(f"conversion.{module}"), kind).set_vocab = base.TextModel._set_vocab_gpt2
+        tiny.mends()
         convert_by_llama_cpp(llama_cpp, folder, file, tiny.pre, as_it_is=bool(out_of))
         expected = {"dtype": tiny.dtype, "files": tiny.files, "weights": shapes, **described(gguf.GGUFReader(file))}
     text = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
     (out / name / "expected.json").write_text(text, "utf-8")
+
+
+def of_converter(name: str) -> Any:
+    """A class of llama.cpp's converter, by its module and name."""
+    module, kind = name.split(".")
+    return getattr(importlib.import_module(f"conversion.{module}"), kind)
+
+
+def reads_json(name: str) -> None:
+    """Lets a class read ``tokenizer.json``, where the models have another file."""
+    of_converter(name).set_vocab = of_converter("base.TextModel")._set_vocab_gpt2
 
 
 def shapes_in(path: Path) -> dict[str, list[int]]:

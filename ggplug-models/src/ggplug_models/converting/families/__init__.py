@@ -6,6 +6,7 @@ from ggplug_models.converting.families import (
     deltas,
     dense,
     diffusion,
+    early,
     encoders,
     gemma,
     granite,
@@ -14,6 +15,7 @@ from ggplug_models.converting.families import (
     layer_norms,
     mixtures,
     multimodal,
+    plamo,
     rwkv,
 )
 from ggplug_models.converting.family import Family
@@ -28,6 +30,8 @@ FAMILIES: dict[str, Family] = {
     **deltas.FAMILIES,
     **latents.FAMILIES,
     **layer_norms.FAMILIES,
+    **early.FAMILIES,
+    **plamo.FAMILIES,
     **multimodal.FAMILIES,
     **diffusion.FAMILIES,
     **rwkv.FAMILIES,

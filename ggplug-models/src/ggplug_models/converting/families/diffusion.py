@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggplug_models.converting.family import Family
+from ggplug_models.converting import rope
+from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     ATTENTION,
@@ -18,6 +19,7 @@ from ggplug_models.converting.rows import (
     NORMS,
     RMS,
     decoder,
+    layer,
     positions,
     unusual_weights,
 )
@@ -38,13 +40,55 @@ def _mask(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str,
     return {} if token is None else {"tokenizer.ggml.mask_token_id": token}
 
 
-def _unshifted(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
-    """That outputs are for the tokens themselves, and the token to predict."""
-    return {"diffusion.shift_logits": False, "tokenizer.ggml.mask_token_id": 156895}
+_UNSHIFTED = {"diffusion.shift_logits": False}
+"""Of families whose outputs are for the tokens themselves, not for the next ones."""
+
+
+_BLOCK = r"transformer\.blocks\.(\d+)\."
+_LLADA = (
+    Tensors(r"transformer\.wte\.weight", "token_embd.weight"),
+    Tensors(r"transformer\.ln_f\.weight", "output_norm.weight"),
+    Tensors(r"transformer\.ff_out\.weight", "output.weight"),
+    layer("q_proj", "attn_q", PAIRED_Q, _BLOCK),
+    layer("k_proj", "attn_k", PAIRED_K, _BLOCK),
+    *(
+        layer(name, target, layer=_BLOCK)
+        for name, target in {
+            "v_proj": "attn_v",
+            "attn_out": "attn_output",
+            "ff_proj": "ffn_gate",
+            "up_proj": "ffn_up",
+            "ff_out": "ffn_down",
+            "attn_norm": "attn_norm",
+            "ff_norm": "ffn_norm",
+        }.items()
+    ),
+)
+
+
+def _llada(config: Values, folder: Folder) -> dict[str, Any]:
+    widths = {"vocab_size": config.integer("vocab_size"), "rope.dimension_count": head_dim(config)}
+    return {**rope.keys(config), **widths, "attention.causal": False}
 
 
 FAMILIES: dict[str, Family] = {
     "Dream": Family("dream", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _dream, vocabulary=_mask),
+    "llada": Family(
+        "llada",
+        _LLADA,
+        {
+            "max_sequence_length": "context_length",
+            "d_model": "embedding_length",
+            "n_layers": "block_count",
+            "mlp_hidden_size": "feed_forward_length",
+            "n_heads": "attention.head_count",
+            "n_kv_heads?": "attention.head_count_kv",
+        },
+        RMS,
+        _llada,
+        head="model.transformer.ff_out.weight",
+        vocabulary=lambda found, config, folder: {**_UNSHIFTED, "tokenizer.ggml.add_bos_token": True},
+    ),
     "rnd1": Family(
         "rnd1",
         decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *NORMS),
@@ -64,6 +108,6 @@ FAMILIES: dict[str, Family] = {
         },
         RMS,
         _dream,
-        vocabulary=_unshifted,
+        vocabulary=lambda found, config, folder: {**_UNSHIFTED, "tokenizer.ggml.mask_token_id": 156895},
     ),
 }

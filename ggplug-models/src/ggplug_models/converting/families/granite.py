@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ggplug_models.converting import rope
-from ggplug_models.converting.family import Family, Tensors
+from ggplug_models.converting.family import Family, Tensors, part
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     INTEGERS,
@@ -17,7 +17,6 @@ from ggplug_models.converting.rows import (
     Keys,
     decoder,
     for_blocks,
-    half,
     layer,
     of_blocks,
 )
@@ -73,7 +72,7 @@ def _hybrid(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _halves(name: str, gate: str, up: str) -> tuple[Tensors, ...]:
-    return layer(name, gate, half(0)), layer(name, up, half(1))
+    return layer(name, gate, part(0)), layer(name, up, part(1))
 
 
 _EXPERTS = (
