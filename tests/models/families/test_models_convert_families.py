@@ -37,6 +37,7 @@ OURS = {
     "tokenizer.huggingface.json",
     "tokenizer.ggml.cls_token_id",
     "minicpm3.attention.value_length",
+    "mistral4.attention.temperature_scale",
     "exaone.attention.layer_norm_rms_epsilon",
     "modern-bert.attention.layer_norm_epsilon",
     "llama-embed.pooling_type",
@@ -45,7 +46,8 @@ OURS = {
     *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
-MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for EXAONE 3 and ModernBERT the
+MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for Mistral Small 4 by how much
+queries grow; for EXAONE 3 and ModernBERT the
 epsilon under the key that their models need; for Orion an unusual base of RoPE; for llama-embed the folder's pooling;
 for mixtures whether expert weights are normalised, where that is not what llama.cpp does; for byte pairs what changes
 tokens and llama.cpp has no keys for."""
@@ -698,16 +700,17 @@ def test_the_template_comes_from_wherever_it_is_and_others_by_name(tmp_path: Pat
     assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.chat_template"] == "from a file ▁"
 
 
-def test_a_model_that_sees_is_converted_by_its_part_that_reads(tmp_path: Path) -> None:
-    folder = made("gemma3", tmp_path)
+@pytest.mark.parametrize(("name", "kind"), [("gemma3", "gemma3"), ("mistral4", "mistral3")])
+def test_a_model_that_sees_is_converted_by_its_part_that_reads(name: str, kind: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
     plain = ggplug_models.convert(folder, tmp_path / "plain.gguf")
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    outer = {"model_type": "gemma3", "text_config": config, "bos_token_id": 1, "eos_token_id": [1, 106]}
+    outer = {"model_type": kind, "text_config": config, "bos_token_id": 1, "eos_token_id": [1, 106]}
     (folder / "config.json").write_text(json.dumps(outer), "utf-8")
-    recorded = expected("gemma3")
+    recorded = expected(name)
     content = {
-        f"language_model.{name}": ("BF16", shape, formula.stored(formula.weights(name, shape), "BF16"))
-        for name, shape in recorded["weights"].items()
+        f"language_model.{each}": ("BF16", shape, formula.stored(formula.weights(each, shape), "BF16"))
+        for each, shape in recorded["weights"].items()
     }
     content["vision_tower.odd.weight"] = ("BF16", (2,), bytes(4))
     formula.save(folder / "model.safetensors", content)

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, processors, trainers
 
 from oracles import formula
 from oracles.dense import HALF_ROPE, ROPE
-from oracles.experts import GPT_OSS_ROPE
+from oracles.experts import DEEPSEEK, GPT_OSS_ROPE
 from oracles.families import FAMILIES
 from oracles.folders.recording import (
     N_VOCAB,
@@ -92,6 +92,11 @@ def glm_tokens(folder: Path) -> None:
 def llama_tokens(folder: Path) -> None:
     special = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
     byte_pairs(folder, "llama-bpe", special, {"bos_token": special[0], "eos_token": special[2]})
+
+
+def deepseek_tokens(folder: Path) -> None:
+    names = ["<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
+    byte_pairs(folder, "llama-bpe", names, {"bos_token": names[0], "eos_token": names[1], "add_bos_token": True})
 
 
 def pooled_pieces(folder: Path) -> None:
@@ -244,6 +249,8 @@ NAMES = {
     "llada": "LLaDAModelLM",
     "plamo2": "Plamo2ForCausalLM",
     "plamo3": "Plamo3ForCausalLM",
+    "nanbeige": "NanbeigeForCausalLM",
+    "hrm_text": "HrmTextForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
 
@@ -893,4 +900,54 @@ FOLDERS: dict[str, Tiny] = {
         tokens=plamo_lines,
         layers="model.layers.layers",
     ),
+    "mistral4": of("mistral4", changes={"architectures": ["Mistral3ForConditionalGeneration"]}),
+    "deepseek32": Tiny(
+        partial(
+            of_transformers,
+            "DeepseekV32",
+            {
+                **DEEPSEEK,
+                "vocab_size": N_VOCAB,
+                "n_routed_experts": 8,
+                "n_group": 2,
+                "topk_group": 1,
+                "q_lora_rank": 16,
+                "index_n_heads": 2,
+                "index_head_dim": 8,
+                "index_topk": 64,
+            },
+        ),
+        deepseek_tokens,
+        "BF16",
+        pre="llama-bpe",
+        mends=partial(reads_json, "deepseek.DeepseekV32Model"),
+        changes={"head_dim": None, "scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+        more=ahead,
+    ),
+    "hrm_text": by_kind(
+        "HrmText", {"H_cycles": 2, "L_cycles": 2, "head_dim": 8, "embedding_scale": 1.5, "num_key_value_heads": 4}
+    ),
+    "hrm_text-joined": by_hand(
+        "hrm_text",
+        {
+            "model.embed_tokens.weight": [N_VOCAB, 32],
+            "lm_head.weight": [N_VOCAB, 32],
+            "model.z_L_init": [32],
+            **{
+                f"model.{stack}_module.layers.{n}.{name}.weight": shape
+                for stack in "LH"
+                for n in range(2)
+                for name, shape in (
+                    ("attn.gqkv_proj", [128, 32]),
+                    ("attn.o_proj", [32, 32]),
+                    ("mlp.gate_up_proj", [96, 32]),
+                    ("mlp.down_proj", [32, 48]),
+                )
+            },
+        },
+        {"num_key_value_heads": None, "head_dim": 8, "H_cycles": 2, "L_cycles": 1, "embedding_scale": 1.5},
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "nanbeige": by_hand("nanbeige", LLAMA, {"num_loops": 2, "skip_loop_final_norm": True}),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from ggplug_models.converting import latent, rope
@@ -42,7 +43,7 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
         "leading_dense_block_count": config.integer("num_hidden_layers") if n is None else 0,
         "expert_feed_forward_length": first_integer(config, "moe_intermediate_size|intermediate_size"),
         "expert_shared_count": 0,
-        **(SIGMOID if config.text("model_type", "") == "deepseek_v3" else {}),
+        **(SIGMOID if config.text("model_type", "") in ("deepseek_v3", "deepseek_v32") else {}),
         **routing(config),
         "vocab_size": config.integer("vocab_size"),
     }
@@ -97,6 +98,12 @@ def _glm_dsa(config: Values, folder: Folder) -> dict[str, Any]:
             else {"block_count": config.integer("num_hidden_layers") + ahead, "nextn_predict_layers": ahead}
         ),
     }
+
+
+def _mistral4(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; llama.cpp's converter leaves out by how much queries grow beyond the original context."""
+    found, growth = _deepseek(config, folder), rope.settings(config).number("llama_4_scaling_beta", None, at_least=0)
+    return found if growth is None else found | {"attention.temperature_scale": growth}
 
 
 _INDEXER = layers(
@@ -192,18 +199,25 @@ _KIMI_LINEAR = Family(
 )
 
 
+_SPARSE = Family("deepseek32", decoder(*_ROWS, *_INDEXER, *AHEAD), {**INTEGERS, **_OPTIONAL}, RMS, _glm_dsa)
+
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _DEEPSEEK),
-    "kimi_linear": _KIMI_LINEAR,
-    "glm_moe_dsa": Family(
-        "glm-dsa",
-        decoder(*_ROWS, *_INDEXER, *AHEAD),
+    "deepseek_v32": _SPARSE,
+    "mistral4": Family(
+        "mistral4",
+        decoder(
+            *_ROWS,
+            Tensors(LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_gate_up_exps.weight"),
+            Tensors(LAYER + r"mlp\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight"),
+        ),
         {**INTEGERS, **_OPTIONAL},
         RMS,
-        _glm_dsa,
-        special=GLM_SPECIAL,
-        splitting=GLM_SPLITTING,
+        _mistral4,
+        scalings=("yarn",),
     ),
+    "kimi_linear": _KIMI_LINEAR,
+    "glm_moe_dsa": replace(_SPARSE, architecture="glm-dsa", special=GLM_SPECIAL, splitting=GLM_SPLITTING),
     "plm": Family("plm", decoder(*latent.JOINED, *MLP[1:], *NORMS), INTEGERS, RMS, _plm),
     "minicpm3": Family(
         "minicpm3",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ggplug_models.converting import delta_net, rope
 from ggplug_models.converting.families.dense import FAMILIES as DENSE
+from ggplug_models.converting.families.latents import FAMILIES as LATENTS
 from ggplug_models.converting.families.mixtures import TURNED_EXPERTS
 from ggplug_models.converting.family import SCALINGS, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
@@ -71,6 +73,11 @@ def _seeing(
     )
 
 
+def _part_of_text(family: Family) -> Family:
+    """The family of a language model, as a part of a multimodal one."""
+    return replace(family, prefix=_PREFIX, unused=_SEEING, inner="text_config")
+
+
 _QWEN2_VL = _seeing("qwen2vl", decoder(*ATTENTION, *MLP, *NORMS), _sections)
 
 FAMILIES: dict[str, Family] = {
@@ -83,5 +90,8 @@ FAMILIES: dict[str, Family] = {
         _qwen3_vl,
         {**INTEGERS, **EXPERT_COUNTS, **EXPERT_WIDTH},
     ),
-    "mistral3": _seeing("mistral3", tuple(DENSE["llama"].tensors), _mistral3, scalings=rope.LLAMA3),
+    "mistral3": replace(
+        _seeing("mistral3", tuple(DENSE["llama"].tensors), _mistral3, scalings=rope.LLAMA3),
+        variants=((lambda config: config.text("model_type", "") == "mistral4", _part_of_text(LATENTS["mistral4"])),),
+    ),
 }
