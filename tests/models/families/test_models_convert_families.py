@@ -236,6 +236,37 @@ def test_a_line_of_plamo_that_is_no_token_is_named(tmp_path: Path) -> None:
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (["model", "vocab", 5], ["the"], "model: vocab must be an array of at most 62 pairs of a token and its score"),
+        (["model", "vocab", 5], ["the", "-3"], "model: vocab must be an array"),
+        (["model", "unk_id"], -1, "model: unk_id must be an integer"),
+        (["model", "type"], "WordLevel", "model: type must be one of WordPiece, Unigram"),
+        (["normalizer", "precompiled_charsmap"], "=", "normalizer: precompiled_charsmap must be a table in base 64"),
+        (["normalizer", "type"], "Lowercase", "normalizer: type must be one of Precompiled"),
+    ],
+)
+def test_a_list_of_unigrams_that_is_odd_is_named(place: list[Any], value: Any, named: str, tmp_path: Path) -> None:
+    folder = made("nomic-bert-moe", tmp_path)
+    content = inner = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    for each in place[:-1]:
+        inner = inner[each]
+    inner[place[-1]] = value
+    changed(folder, "tokenizer.json", **content)
+    with pytest.raises(ModelError, match=rf"tokenizer\.json: {named}"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", ["jina-bert-v3", "nomic-bert-moe"])
+def test_texts_have_the_tokens_of_their_list_of_unigrams(name: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in ("the  quick Brown fox", " Box of a jug; lazy"):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+
 def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path: Path) -> None:
     folder = made("glm4moe", tmp_path)
     text = (folder / "tokenizer.json").read_text("utf-8")
@@ -257,6 +288,10 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
         ("gemma4", "num_kv_shared_layers", "two"),
         ("hunyuan-moe", "moe_topk", [1, 2]),
         ("falcon-h1", "mlp_multipliers", [1.0]),
+        ("jina-bert-v3", "lora_adaptations", None),
+        ("jina-bert-v3", "position_embedding_type", "absolute"),
+        ("jina-bert-v2", "position_embedding_type", "absolute"),
+        ("nomic-bert", "n_positions", 4096),
     ],
 )
 def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: Any, tmp_path: Path) -> None:
@@ -778,6 +813,8 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("llada", "block_type", "sequential"),
         ("llada", "clip_qkv", 8.0),
         ("plamo2", "mamba_enabled", False),
+        ("nomic-bert", "prenorm", True),
+        ("nomic-bert-moe", "moe_normalize_expert_weights", True),
     ],
 )
 def test_a_setting_that_the_network_does_not_follow_is_refused(

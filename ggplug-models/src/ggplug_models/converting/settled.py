@@ -29,6 +29,7 @@ _SQUARED = ("relu2",)
 _ACTIVATIONS = {
     "apertus": ("xielu",),
     **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"), _SQUARED),
+    **dict.fromkeys(("jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"), _GELU),
     **dict.fromkeys(("falcon", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma-embedding"), _GELU),
 }
@@ -66,6 +67,13 @@ def _scale_of_queries(largest: int = 0) -> Callable[[Values], Collection[Any]]:
 
 _NO_WINDOW: Mapping[str, Wanted] = {"use_sliding_window": (False,)}
 _UNLIMITED: Mapping[str, Wanted] = {"time_step_limit": ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])}
+_NOMIC: Mapping[str, Wanted] = {
+    **dict.fromkeys(("prenorm", "causal", "parallel_block", "rotary_emb_interleaved", "use_rms_norm"), (False,)),
+    "rotary_emb_fraction": (1,),
+    "rotary_emb_scale_base": ("null",),
+    "rotary_scaling_factor": ("null",),
+    "max_trained_positions": (2048,),
+}
 _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "afmoe": {"layer_types": _windows(4)},
     "bloom": {"apply_residual_connection_post_layernorm": (False,)},
@@ -98,6 +106,8 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         "no_rope_layers": lambda config: ([], *_rotating(config)),
         "use_qk_norm": lambda config: (config.integer("num_local_experts", 16) != 128,),
     },
+    "nomic-bert": _NOMIC,
+    "nomic-bert-moe": {**_NOMIC, "moe_normalize_expert_weights": (False,), "num_shared_experts": (0,)},
     "plamo2": {"mamba_enabled": (True,), "use_predefined_initial_state": (False,)},
     "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
     "starcoder": {"scale_attn_weights": (True,)},

@@ -50,12 +50,20 @@ def puts_space(description: Values) -> bool:
     """Whether a tokenizer whose tokens are text puts a space before texts."""
     if any(step.text("type", "") == "Prepend" for step in normalizers(description)):
         return True
-    steps = _steps(description, "pre_tokenizer", "pretokenizers")
-    spaces = [step for step in steps if step.text("type", "") == "Metaspace"]
+    spaces = [step for step in _pre_tokenizers(description) if step.text("type", "") == "Metaspace"]
     return any(
         step.text("prepend_scheme", "always" if step.boolean("add_prefix_space", True) else "never") != "never"
         for step in spaces
     )
+
+
+def drops_spaces(description: Values) -> bool:
+    """Whether a tokenizer splits texts at white space, of which it keeps nothing but that there is some."""
+    return any(step.text("type", "") == "WhitespaceSplit" for step in _pre_tokenizers(description))
+
+
+def _pre_tokenizers(description: Values) -> Iterator[Values]:
+    return _steps(description, "pre_tokenizer", "pretokenizers")
 
 
 def normalizers(description: Values) -> Iterator[Values]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import math
 import re
@@ -11,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ModelError
-from ggplug_models.converting.family import Family
+from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
 from ggplug_models.converting.special import KEYS, chat_template, looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
-from ggplug_models.converting.tokenizer_json import of_bytes, of_text, puts_space
+from ggplug_models.converting.tokenizer_json import drops_spaces, normalizers, of_bytes, of_text, puts_space
 from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
@@ -67,21 +68,24 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
 
 
 def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
-    if family.vocabularies == ("WordPiece",):
+    kinds = family.vocabularies
+    if len(kinds) > 1:
+        kinds = (folder.json("tokenizer.json").inner("model").text("type", one_of=kinds),)
+    if kinds == ("WordPiece",):
         return _word_pieces(folder, config, n_vocab)
     settings = folder.optional_json("tokenizer_config.json") or Values({})
-    if family.vocabularies == ("Unigram",):
+    if kinds == ("Unigram",):
         description = folder.optional_json("tokenizer.json") or Values({})
-        return _unigram(folder, n_vocab) | special(folder, description, settings, config, n_vocab)
-    if family.vocabularies == (WORLD,):
+        if PIECES in folder or UNIGRAM_PIECES in folder or not description.values:
+            found = _unigram(folder, n_vocab)
+        else:
+            found = _listed_unigram(description, n_vocab)
+        return found | special(folder, description, settings, config, n_vocab)
+    if kinds == (WORLD,):
         return _world(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
-    if family.vocabularies == (LINES,):
+    if kinds == (LINES,):
         return _lines(folder, settings, n_vocab) | chat_template(folder, settings)
-    if (
-        family.vocabularies != (MERGED,)
-        and PIECES in folder
-        and settings.values.get("tokenizer_class") != "GPT2Tokenizer"
-    ):
+    if kinds != (MERGED,) and PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
         description = folder.optional_json("tokenizer.json") or Values({})
         found = _sentence_pieces(folder, description, settings, n_vocab)
     else:
@@ -206,6 +210,44 @@ def _unigram(folder: Folder, n_vocab: int) -> dict[str, Any]:
     }
 
 
+def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
+    """The metadata of a vocabulary of unigrams in ``tokenizer.json``."""
+    model, tokens = description.inner("model"), _TokenTable(n_vocab)
+    listed, unknown = model.values.get("vocab"), model.integer("unk_id", None, at_least=0)
+    for token, entry in enumerate(listed if isinstance(listed, list) else [None]):
+        if token >= n_vocab or not _scored(entry):
+            raise model.refused("vocab", f"an array of at most {n_vocab} pairs of a token and its score")
+        tokens.put(token, entry[0], UNKNOWN if token == unknown else NORMAL, entry[1])
+    for entry in description.objects("added_tokens", []):
+        token = entry.integer("id", at_least=0)
+        if token < n_vocab and token != unknown:
+            tokens.types[token] = CONTROL if entry.boolean("special", False) else USER_DEFINED
+    return {
+        **tokens.metadata("t5", "default"),
+        SCORES: tokens.scores,
+        SPACE_PREFIX: puts_space(description),
+        "tokenizer.ggml.remove_extra_whitespaces": drops_spaces(description),
+        **_table(description),
+    }
+
+
+def _scored(entry: Any) -> bool:
+    pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
+    return pair and type(entry[1]) in (int, float) and math.isfinite(entry[1])
+
+
+def _table(description: Values) -> dict[str, Any]:
+    """The table of characters of the normaliser, if it has one."""
+    for step in normalizers(description):
+        step.text("type", one_of=("Precompiled",))
+        try:
+            content = base64.b64decode(step.text("precompiled_charsmap"), validate=True)
+        except ValueError:
+            raise step.refused("precompiled_charsmap", "a table in base 64") from None
+        return {CHARSMAP: np.frombuffer(content, np.uint8)}
+    return {}
+
+
 def _world(folder: Folder, n_vocab: int) -> dict[str, Any]:
     """The metadata of RWKV's list of tokens: a number, a literal of Python, and a number of bytes on each line."""
     tokens = _TokenTable(n_vocab)
@@ -309,7 +351,7 @@ def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]
             found[f"tokenizer.ggml.{key}_token_id"] = places[text]
 
     # sentence_bert_config.json overrides the truncation of tokenizer.json; the encoder pads by itself.
-    longest = config.integer("max_position_embeddings")
+    longest = first_integer(config, "n_positions|max_length|max_position_embeddings")
     overrides = folder.optional_json("sentence_bert_config.json")
     if overrides is not None:
         longest = min(longest, overrides.integer("max_seq_length", longest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ggplug_models.converting.families import (
+    bert,
     deltas,
     dense,
     diffusion,
@@ -38,6 +39,7 @@ FAMILIES: dict[str, Family] = {
     **diffusion.FAMILIES,
     **rwkv.FAMILIES,
     **encoders.FAMILIES,
+    **bert.FAMILIES,
 }
 """By ``model_type`` of ``config.json``."""
 

@@ -1,4 +1,4 @@
-"""Encoders, and encoder-decoders."""
+"""Encoders with norms before attention and network, and encoder-decoders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ggplug_models.architectures.bert import ACTIVATIONS, GATES
+from ggplug_models.architectures.bert import GATES
 from ggplug_models.converting import rope
 from ggplug_models.converting.family import Family, Tensors
 from ggplug_models.converting.folder import Folder
@@ -21,7 +21,6 @@ from ggplug_models.converting.rows import (
     RMS,
     WIDTHS,
     decoder,
-    layer,
     layers,
     llama_keys,
     positions,
@@ -30,16 +29,8 @@ from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
 
 
-def _bert(config: Values, folder: Folder) -> Mapping[str, Any]:
-    config.text("position_embedding_type", "absolute", one_of=("absolute",))
-    return {
-        "attention.causal": False,
-        "hidden_activation": config.text("hidden_act", one_of=ACTIVATIONS),
-        "pooling_type": _pooling(folder),
-    }
-
-
-def _pooling(folder: Folder) -> Pooling:
+def pooling(folder: Folder) -> Pooling:
+    """How the vectors of tokens become one; the mean, if the folder does not say it."""
     modes = folder.optional_json("1_Pooling/config.json")
     if modes is None or modes.boolean("pooling_mode_mean_tokens", False):
         return Pooling.MEAN
@@ -48,10 +39,6 @@ def _pooling(folder: Folder) -> Pooling:
     raise modes.refused(
         "pooling_mode_mean_tokens", "true, or else pooling_mode_cls_token: no other pooling is supported"
     )
-
-
-def _bert_layer(name: str, target: str) -> Tensors:
-    return layer(name, target, layer=r"encoder\.layer\.(\d+)\.")
 
 
 def _t5(config: Values, folder: Folder) -> dict[str, Any]:
@@ -139,7 +126,7 @@ def _classes(config: Values) -> list[str]:
 
 def pooled(folder: Folder) -> dict[str, Any]:
     """The key of the pooling, if the folder says one."""
-    return {"pooling_type": _pooling(folder)} if "1_Pooling/config.json" in folder else {}
+    return {"pooling_type": pooling(folder)} if "1_Pooling/config.json" in folder else {}
 
 
 _POOLED_CLASSIFIER = {"mean": Pooling.MEAN, "cls": Pooling.CLS}
@@ -178,37 +165,6 @@ def _both_ways(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 FAMILIES: dict[str, Family] = {
-    "bert": Family(
-        "bert",
-        (
-            Tensors(r"embeddings\.word_embeddings\.weight", "token_embd.weight"),
-            Tensors(r"embeddings\.token_type_embeddings\.weight", "token_types.weight"),
-            Tensors(r"embeddings\.position_embeddings\.weight", "position_embd.weight"),
-            Tensors(rf"embeddings\.LayerNorm\.{ANY}", r"token_embd_norm.\1"),
-            _bert_layer("attention.self.query", "attn_q"),
-            _bert_layer("attention.self.key", "attn_k"),
-            _bert_layer("attention.self.value", "attn_v"),
-            _bert_layer("attention.output.dense", "attn_output"),
-            _bert_layer("attention.output.LayerNorm", "attn_output_norm"),
-            _bert_layer("intermediate.dense", "ffn_up"),
-            _bert_layer("output.dense", "ffn_down"),
-            _bert_layer("output.LayerNorm", "layer_output_norm"),
-        ),
-        {
-            "max_position_embeddings": "context_length",
-            "hidden_size": "embedding_length",
-            "num_hidden_layers": "block_count",
-            "intermediate_size": "feed_forward_length",
-            "num_attention_heads": "attention.head_count",
-        },
-        {"layer_norm_eps": "attention.layer_norm_epsilon"},
-        _bert,
-        prefix=r"(?:bert\.)?",
-        unused=r"embeddings\.position_ids|pooler\..*|cls\..*",
-        vocabularies=("WordPiece",),
-        head=None,
-        scalings=(),
-    ),
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
     "modernbert": Family(
         "modern-bert",
