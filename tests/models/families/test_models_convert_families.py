@@ -292,11 +292,22 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
         ("jina-bert-v3", "position_embedding_type", "absolute"),
         ("jina-bert-v2", "position_embedding_type", "absolute"),
         ("nomic-bert", "n_positions", 4096),
+        ("cohere2moe", "mlp_layer_types", ["sparse", "dense", "sparse", "sparse", "sparse"]),
+        ("laguna", "layer_types", ["sliding_attention"] * 4),
+        ("laguna", "num_attention_heads_per_layer", [4, 4]),
+        ("laguna", "eos_token_id", [2, 4000]),
+        ("mellum", "rope_parameters: sliding_attention: rope_theta", 100.0),
+        ("granite_swa", "layer_rope_theta", [100.0, 50.0, 100.0, 100.0]),
     ],
 )
 def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: Any, tmp_path: Path) -> None:
     folder = made(name, tmp_path)
-    changed(folder, "config.json", **{setting: value})
+    content = inner = json.loads((folder / "config.json").read_text("utf-8"))
+    *outer, last = setting.split(": ")
+    for each in outer:
+        inner = inner[each]
+    inner[last] = value
+    changed(folder, "config.json", **content)
     with pytest.raises(ModelError, match=rf"config\.json: {setting}"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
@@ -354,7 +365,7 @@ CARRIED = {
     "llama3": {
         *("apertus", "arcee", "exaone", "exaone4", "exaone-moe", "granite", "granitemoe", "llama2", "llama3", "llama4"),
         *("granitehybrid", "granitehybrid-attention", "granitehybrid-dense", "minicpm", "mistral", "mistral3"),
-        *("llama_bidirec", "mixtral"),
+        *("llama_bidirec", "mixtral", "nanbeige"),
     },
     "longrope": {"minicpm", "minicpm3", "phi3"},
 }
@@ -814,6 +825,8 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("llada", "clip_qkv", 8.0),
         ("plamo2", "mamba_enabled", False),
         ("nomic-bert", "prenorm", True),
+        ("cohere2moe", "shared_expert_combination_strategy", "sum"),
+        ("laguna", "moe_router_logit_softcapping", 30.0),
         ("nomic-bert-moe", "moe_normalize_expert_weights", True),
     ],
 )

@@ -177,7 +177,7 @@ def unusual_weights(config: Values, *, usual: bool) -> dict[str, Any]:
 
 
 BIAS_OF_CHOICE = (
-    Tensors(LAYER + r"\w+\.(?:gate\.)?(?:e_score_correction_bias|expert_bias)", r"blk.\1.exp_probs_b.bias"),
+    Tensors(LAYER + r"\w+\.(?:gate\.|experts\.)?(?:e_score_correction_bias|expert_bias)", r"blk.\1.exp_probs_b.bias"),
 )
 SHARED_EXPERTS = layers(
     {

@@ -78,6 +78,13 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "afmoe": {"layer_types": _windows(4)},
     "bloom": {"apply_residual_connection_post_layernorm": (False,)},
     "cohere2": {"layer_types": _windows(4)},
+    "cohere2moe": {
+        "expert_selection_fn": lambda config: (
+            ("sigmoid", "softmax") if config.boolean("norm_topk_prob", False) else ("sigmoid",)
+        ),
+        "prefix_dense_sliding_window_pattern": (1,),
+        "shared_expert_combination_strategy": ("average",),
+    },
     "deepseek2": {"rope_interleave": (True,)},
     "falcon": {"alibi": (False,), "parallel_attn": (True,)},
     "falcon-h1": {
@@ -89,6 +96,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "gemma-embedding": {"query_pre_attn_scalar": _scale_of_queries()},
     "gpt2": {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     "gpt-oss": {"layer_types": _windows(2), "swiglu_limit": (7.0,)},
+    "laguna": {"moe_apply_router_weight_on_input": (False,), "moe_router_logit_softcapping": (0,)},
     "lfm2moe": {"routed_scaling_factor": (1,)},
     "llada": {
         **dict.fromkeys(("alibi", "attention_layer_norm", "input_emb_norm", "scale_logits"), (False,)),

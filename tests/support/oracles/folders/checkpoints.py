@@ -266,7 +266,7 @@ LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "num_transfo
 WHOLE = (
     "model.",
     "transformer.",
-    "lm_head.",
+    "lm_head",
     "output.",
     "rwkv.",
     "head.",
@@ -309,6 +309,7 @@ NAMES = {
     "nomic_bert": "NomicBertModel",
     "bert": "JinaBertForMaskedLM",
     "neobert": "NeoBERTLMHead",
+    "talkie": "TalkieForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
 
@@ -464,6 +465,32 @@ JINA2: dict[str, Any] = {
     "type_vocab_size": 2,
     "vocab_size": 120,
 }
+LAYERS_OF_FOUR = ["full_attention", *["sliding_attention"] * 3]
+YARN_IN_FULL = {
+    "full_attention": {
+        "rope_type": "yarn",
+        "rope_theta": 500.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "partial_rotary_factor": 0.5,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+}
+
+
+def laguna_tokens(folder: Path) -> None:
+    qwen_tokens(folder)
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    tool = next(each for each in content["added_tokens"] if each["content"] == "<tool>")
+    tool["content"] = "</assistant>"
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    write_json(folder / "tokenizer_config.json", {**settings, "chat_template": "{% include 'chat_template.jinja' %}"})
+    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+
+
 NOMIC: dict[str, Any] = {
     **NO_SHAPE,
     "rms_norm_eps": None,
@@ -1229,5 +1256,106 @@ FOLDERS: dict[str, Tiny] = {
             "vocab_size": 120,
         },
         tokens=word_pieces,
+    ),
+    "cohere2moe": by_kind(
+        "Cohere2Moe",
+        {
+            "num_hidden_layers": 5,
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_shared_experts": 2,
+            "expert_selection_fn": "sigmoid",
+            "prefix_dense_intermediate_size": 40,
+            "first_k_dense_replace": 1,
+            "sliding_window": 12,
+        },
+    ),
+    "hy_v3": by_kind(
+        "HYV3",
+        {
+            "num_hidden_layers": 2,
+            "head_dim": 16,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+        changes={"num_nextn_predict_layers": 1},
+        more=lambda shapes: {
+            name.replace("shared_head.norm", "final_layernorm"): shape
+            for name, shape in ahead(shapes).items()
+            if not re.search(r"embed_tokens|shared_head\.head", name)
+        },
+    ),
+    "laguna": Tiny(
+        partial(
+            of_transformers,
+            "Laguna",
+            {
+                "num_hidden_layers": 4,
+                "head_dim": 8,
+                "num_attention_heads_per_layer": [4, 6, 6, 6],
+                "layer_types": LAYERS_OF_FOUR,
+                "sliding_window": 12,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 24,
+                "shared_expert_intermediate_size": 16,
+                "moe_routed_scaling_factor": 1.5,
+                "rope_parameters": YARN_IN_FULL,
+                "gating": "per-head",
+                "eos_token_id": [2, 299],
+                "bos_token_id": 2,
+            },
+        ),
+        laguna_tokens,
+        "BF16",
+        pre="qwen2",
+    ),
+    "mellum": by_kind(
+        "Mellum",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "layer_types": [*LAYERS_OF_FOUR[1:], LAYERS_OF_FOUR[0]],
+            "sliding_window": 12,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "rope_parameters": {
+                "full_attention": {**YARN_IN_FULL["full_attention"], "partial_rotary_factor": 1.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "granite_swa": by_kind(
+        "GraniteSWA",
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 12,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 4.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+        changes={"no_rope_layers": [0, 1, 1, 1], "layer_rope_theta": [0.0, 100.0, 100.0, 100.0]},
+    ),
+    "talkie": by_hand(
+        "talkie",
+        {
+            "model.embed.weight": [N_VOCAB, 32],
+            "lm_head": [N_VOCAB, 32],
+            "lm_head_gain.w_g": [1],
+            **{f"attn.attn_{name}.weight": [32, 32] for name in ("query", "key", "value", "resid")},
+            "attn.head_gain.head_g": [4],
+            **{f"mlp.mlp_{name}.weight": [48, 32] for name in ("gate", "linear")},
+            "mlp.mlp_resid.weight": [32, 48],
+            **{f"{name}.a_g": [1] for name in ("attn_gain", "mlp_gain", "embed_skip")},
+        },
+        {"head_dim": 8, "num_key_value_heads": 4, "rms_norm_eps": None},
+        tokens=qwen_tokens,
+        pre="qwen2",
+        layers="model.blocks",
     ),
 }

@@ -18,6 +18,7 @@ from ggplug_models.converting.families import (
     mixtures,
     multimodal,
     plamo,
+    recent,
     rwkv,
 )
 from ggplug_models.converting.family import Family
@@ -35,6 +36,7 @@ FAMILIES: dict[str, Family] = {
     **early.FAMILIES,
     **loops.FAMILIES,
     **plamo.FAMILIES,
+    **recent.FAMILIES,
     **multimodal.FAMILIES,
     **diffusion.FAMILIES,
     **rwkv.FAMILIES,

@@ -10,6 +10,7 @@ from ggplug_models.converting.family import Family, Tensors, part
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     INTEGERS,
+    LAYER,
     MLP,
     NORMS,
     PAIRED_ATTENTION,
@@ -108,10 +109,35 @@ def _has_experts(config: Values) -> bool:
     return config.integer("num_local_experts", 0, at_least=0) > 0
 
 
+def _windows(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of blocks with a window, and of those that rotate; llama.cpp's converter takes all to have one base."""
+    kinds = for_blocks(config, "layer_types", ("sliding_attention", "full_attention"))
+    rotate = config.values.get("no_rope_layers")
+    bases, base = config.values.get("layer_rope_theta"), rope.settings(config).number("rope_theta", at_least=0)
+    if bases is not None:
+        if not isinstance(bases, list) or len(bases) != len(kinds) or not {*map(float, bases)} <= {0.0, base}:
+            raise config.refused("layer_rope_theta", f"an array of {len(kinds)} of 0 and {base:g}")
+        rotate = [int(each > 0) for each in bases] if 0 in bases else rotate
+    found: dict[str, Any] = {
+        "attention.sliding_window": config.integer("sliding_window"),
+        "attention.sliding_window_pattern": [each == "sliding_attention" for each in kinds],
+    }
+    if rotate:
+        if not isinstance(rotate, list) or len(rotate) != len(kinds):
+            raise config.refused("no_rope_layers", f"an array of {len(kinds)} of 0 and 1")
+        found["attention.rope_pattern"] = [bool(each) for each in rotate]
+    return _granite(config, folder) | found
+
+
 _MOE = _family("granitemoe", (*_ATTENTION, *_EXPERTS), _mixture)
 
 FAMILIES: dict[str, Family] = {
     "granite": _family("granite", (*_ATTENTION, *MLP), _granite),
+    "granite_swa": _family(
+        "granite_swa",
+        (*_ATTENTION, *MLP, Tensors(LAYER + r"self_attn\.sinks", r"blk.\1.attn_sinks.weight")),
+        _windows,
+    ),
     "granitemoe": _MOE,
     "granitemoeshared": _MOE,
     "granitemoehybrid": replace(
