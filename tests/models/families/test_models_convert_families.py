@@ -39,6 +39,7 @@ OURS = {
     "minicpm3.attention.value_length",
     "mistral4.attention.temperature_scale",
     "exaone.attention.layer_norm_rms_epsilon",
+    "qwen.attention.layer_norm_rms_epsilon",
     "modern-bert.attention.layer_norm_epsilon",
     "llama-embed.pooling_type",
     "orion.rope.freq_base",
@@ -47,7 +48,7 @@ OURS = {
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
 MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for Mistral Small 4 by how much
-queries grow; for EXAONE 3 and ModernBERT the
+queries grow; for EXAONE 3, Qwen 1 and ModernBERT the
 epsilon under the key that their models need; for Orion an unusual base of RoPE; for llama-embed the folder's pooling;
 for mixtures whether expert weights are normalised, where that is not what llama.cpp does; for byte pairs what changes
 tokens and llama.cpp has no keys for."""
@@ -236,6 +237,30 @@ def test_a_line_of_plamo_that_is_no_token_is_named(tmp_path: Path) -> None:
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
+def test_a_rank_that_is_odd_is_named_by_line(tmp_path: Path) -> None:
+    folder = made("qwen", tmp_path)
+    lines = (folder / "qwen.tiktoken").read_text("utf-8").splitlines()
+    for number, odd in ((3, "Ag== 7"), (3, "Ag=="), (3, "? 2"), (3, "AA== 2"), (3, "Ag== two")):
+        (folder / "qwen.tiktoken").write_text("\n".join([*lines[: number - 1], odd, *lines[number:]]), "utf-8")
+        with pytest.raises(ModelError, match=rf"qwen\.tiktoken: line {number} must be a token in base 64 and 2"):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+    (folder / "qwen.tiktoken").write_text("\n".join([*lines, "eHl6 263"]), "utf-8")
+    with pytest.raises(ModelError, match=r"line 264 has a token that no two others make"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_both_tables_of_jais_are_scaled_where_they_are_tied(tmp_path: Path) -> None:
+    folder = made("jais", tmp_path)
+    changed(folder, "config.json", tie_word_embeddings=None)
+    shape = expected("jais")["weights"]["transformer.wte.weight"]
+    table = formula.stored(formula.weights("transformer.wte.weight", shape), "BF16")
+    values = (np.frombuffer(table, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+        for name, factor in (("token_embd", 14.6), ("output", 2.22 * 0.125)):
+            held = np.frombuffer(reader.data(reader.tensors[f"{name}.weight"]), np.float32).reshape(shape)
+            np.testing.assert_allclose(held, values * factor, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "named"),
     [
@@ -298,6 +323,15 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
         ("laguna", "eos_token_id", [2, 4000]),
         ("mellum", "rope_parameters: sliding_attention: rope_theta", 100.0),
         ("granite_swa", "layer_rope_theta", [100.0, 50.0, 100.0, 100.0]),
+        ("baichuan", "num_key_value_heads", 2),
+        ("plamo", "n_shared_head", 7),
+        ("chatglm", "kv_channels", 16),
+        ("codeshell", "n_inner", 96),
+        ("jais", "mup_width_scale", None),
+        ("openelm", "ffn_multipliers", [0.7, "two"]),
+        ("openelm", "num_kv_heads", [2]),
+        ("deci", "num_key_value_heads_per_layer", [1, 0]),
+        ("nemotron-nas", "block_configs", [{}]),
     ],
 )
 def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: Any, tmp_path: Path) -> None:
@@ -365,7 +399,7 @@ CARRIED = {
     "llama3": {
         *("apertus", "arcee", "exaone", "exaone4", "exaone-moe", "granite", "granitemoe", "llama2", "llama3", "llama4"),
         *("granitehybrid", "granitehybrid-attention", "granitehybrid-dense", "minicpm", "mistral", "mistral3"),
-        *("llama_bidirec", "mixtral", "nanbeige"),
+        *("llama_bidirec", "mixtral", "nanbeige", "deci", "nemotron-nas"),
     },
     "longrope": {"minicpm", "minicpm3", "phi3"},
 }
@@ -825,6 +859,8 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("llada", "clip_qkv", 8.0),
         ("plamo2", "mamba_enabled", False),
         ("nomic-bert", "prenorm", True),
+        ("jais", "mup_scale_qk_dot_by_d", False),
+        ("refact", "multi_query", False),
         ("cohere2moe", "shared_expert_combination_strategy", "sum"),
         ("laguna", "moe_router_logit_softcapping", 30.0),
         ("nomic-bert-moe", "moe_normalize_expert_weights", True),

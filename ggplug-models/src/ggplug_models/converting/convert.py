@@ -29,7 +29,7 @@ from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES
-from ggplug_models.converting.vocabulary import TOKEN_LINES, WORLD_TOKENS, vocabulary
+from ggplug_models.converting.vocabulary import RANKS_OF_QWEN, TOKEN_LINES, WORLD_TOKENS, vocabulary
 from ggplug_models.metadata.values import Values
 from ggplug_models.weights.weights import check_blocks
 
@@ -60,6 +60,7 @@ READ = (
     UNIGRAM_PIECES,
     WORLD_TOKENS,
     TOKEN_LINES,
+    RANKS_OF_QWEN,
     INDEX,
     "chat_template.jinja",
     "chat_template.json",
@@ -235,7 +236,8 @@ class _Conversion:
             for name, parts, change in self._tensors:
                 shape = parts[0].shape if change is None else change.shape(parts[0].shape, self._config)
                 ne = (*shape[::-1], len(parts)) if len(parts) > 1 else shape[::-1]
-                type = _type_of(name, parts[0], ne, kind)
+                in_full = name.endswith(_IN_FULL) and not re.fullmatch(self._family.as_matrices, name)
+                type = _type_of(name, parts[0], ne, kind, in_full=in_full)
                 into_blocks = type.is_quantized or (kind is None and len(ne) > 1)
                 pieces = self._pieces(encoder, parts, change, type, into_blocks=into_blocks)
                 writer.add_tensor(name, pieces, type, ne)
@@ -314,10 +316,10 @@ def _all_experts(name: str, parts: dict[int, Stored]) -> list[Stored]:
     return found
 
 
-def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -> gg.types.Type:
+def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None, *, in_full: bool) -> gg.types.Type:
     if stored.type is not None and stored.type.is_quantized:
         return stored.type
-    if len(ne) == 1 or not name.endswith(".weight") or name.endswith(_IN_FULL):
+    if len(ne) == 1 or not name.endswith(".weight") or in_full:
         return gg.F32
     if kind is None:
         return stored.type if stored.type in (gg.F16, gg.types.BF16) else gg.F32

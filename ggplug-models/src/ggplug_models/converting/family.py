@@ -73,6 +73,7 @@ class Family:
     ``inner``: key of the object with the settings of the language model, in configurations of multimodal models.
     ``of_weights``: returns keys, without prefix, whose values are weights.  ``special``: the texts of special tokens by
     the key that names them, as ``eot``, where the settings do not say them, or their ids, whatever the settings say.
+    ``as_matrices``: pattern of tensors that have the type of matrices, which in files of other families are F32.
     ``splitting``: the family's own names for pre-tokenizers, by their usual names.  ``vocabulary``: returns what is
     different in the metadata of the vocabulary; None leaves a key out.  ``variants``: families with other tables for
     some models of the type, each with the test of the settings that chooses it.
@@ -96,6 +97,7 @@ class Family:
     splitting: Mapping[str, str] = field(default_factory=dict)
     variants: Sequence[tuple[Callable[[Values], bool], Family]] = ()
     scalings: tuple[str, ...] = SCALINGS
+    as_matrices: str = r"(?!)"
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:
         """The metadata of the file, with keys under ``architecture.``.  Raises ModelError."""
@@ -191,7 +193,9 @@ def part(number: int, of: int = 2) -> Change:
     return Change(apply, shape)
 
 
-def _paired(heads: Callable[[Values], int]) -> Callable[[Array, Values], Array]:
+def paired(heads: Callable[[Values], int]) -> Change:
+    """Reorders the rows of ``heads`` heads, of which RoPE rotates pairs: those of both halves become adjacent."""
+
     def change(values: Array, config: Values) -> Array:
         n = heads(config)
         if values.shape[0] % (2 * n):
@@ -202,7 +206,7 @@ def _paired(heads: Callable[[Values], int]) -> Callable[[Array, Values], Array]:
         halves = values.reshape(n, 2, values.shape[0] // n // 2, *values.shape[1:])
         return halves.swapaxes(1, 2).reshape(values.shape)
 
-    return change
+    return Change(change)
 
 
 def n_heads(config: Values) -> int:
@@ -224,6 +228,6 @@ PLUS_ONE = plus(1)
 TRANSPOSED = Change(lambda values, config: values.T, lambda shape, config: shape[::-1])
 """Transposes the matrices of GPT-2's ``Conv1D``, whose rows are inputs."""
 
-PAIRED_Q = Change(_paired(n_heads))
-PAIRED_K = Change(_paired(n_kv_heads))
-"""Reorders the rows of a head: RoPE rotates pairs from both halves in transformers, adjacent pairs in llama.cpp."""
+PAIRED_Q = paired(n_heads)
+PAIRED_K = paired(n_kv_heads)
+"""RoPE rotates pairs from both halves of a head in transformers, adjacent pairs in llama.cpp."""

@@ -25,9 +25,9 @@ def layer(name: str, target: str, change: Change | None = None, layer: str = LAY
     return Tensors(rf"{layer}{re.escape(name)}\.{ANY}", rf"blk.\1.{target}.\2", change)
 
 
-def layers(names: Mapping[str, str], change: Change | None = None) -> tuple[Tensors, ...]:
-    """The rows for the weights and the biases of each layer, by their names in it."""
-    return tuple(layer(name, target, change) for name, target in names.items())
+def layers(names: Mapping[str, str], change: Change | None = None, block: str = LAYER) -> tuple[Tensors, ...]:
+    """The rows for the weights and the biases of each layer, by their names in it.  ``block``: the pattern of one."""
+    return tuple(layer(name, target, change, block) for name, target in names.items())
 
 
 def decoder(*layers: Tensors, norm: Change | None = None) -> tuple[Tensors, ...]:

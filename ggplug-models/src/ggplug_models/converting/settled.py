@@ -30,7 +30,7 @@ _ACTIVATIONS = {
     "apertus": ("xielu",),
     **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"), _SQUARED),
     **dict.fromkeys(("jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"), _GELU),
-    **dict.fromkeys(("falcon", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
+    **dict.fromkeys(("codeshell", "falcon", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma-embedding"), _GELU),
 }
 """Where it isn't SiLU.  Published models name one form of GELU and mean the other, so both are taken."""
@@ -117,6 +117,19 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "nomic-bert": _NOMIC,
     "nomic-bert-moe": {**_NOMIC, "moe_normalize_expert_weights": (False,), "num_shared_experts": (0,)},
     "plamo2": {"mamba_enabled": (True,), "use_predefined_initial_state": (False,)},
+    "chatglm": {
+        **dict.fromkeys(("apply_residual_connection_post_layernorm",), (False,)),
+        **dict.fromkeys(("post_layer_norm", "rmsnorm", "original_rope"), (True,)),
+    },
+    "codeshell": {"position_embedding_type": ("rope",), "scale_attn_weights": (True,)},
+    "jais": {
+        "position_embedding_type": ("alibi",),
+        **dict.fromkeys(("scale_qk_dot_by_d", "mup_scale_qk_dot_by_d", "scale_attn_weights"), (True,)),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    },
+    "openelm": dict.fromkeys(("ffn_with_glu", "normalize_qk_projections"), (True,)),
+    "qwen": {"rotary_pct": (1,), "scale_attn_weights": (True,)},
+    "refact": {"multi_query": (True,)},
     "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
     "starcoder": {"scale_attn_weights": (True,)},
     **dict.fromkeys(("granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"), _UNLIMITED),

@@ -7,6 +7,8 @@ import base64
 import json
 import math
 import re
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from ggplug_models.converting.special import KEYS, chat_template, looks_special,
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.converting.tokenizer_json import drops_spaces, normalizers, of_bytes, of_text, puts_space
 from ggplug_models.metadata.values import Values, short_repr
-from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
+from ggplug_models.tokenizers.byte_pairs import FORM, LETTERS, MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
 from ggplug_models.tokenizers.unigram import CHARSMAP
@@ -37,6 +39,13 @@ LINES = "lines"
 """The vocabulary of PLaMo 2 and 3, whose tokens are arrays of JSON on the lines of a file of their own."""
 
 TOKEN_LINES = "tokenizer.jsonl"
+
+RANKS = "ranks"
+"""The vocabulary of Qwen 1, a file with the rank of each token, by which tokens are merged."""
+
+RANKS_OF_QWEN = "qwen.tiktoken"
+_NAMED_BY_QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205)))
+"""The tokens that follow those of the file, by the published code of the tokenizer."""
 
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 
@@ -83,6 +92,8 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
         return found | special(folder, description, settings, config, n_vocab)
     if kinds == (WORLD,):
         return _world(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
+    if kinds == (RANKS,):
+        return _ranked(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
     if kinds == (LINES,):
         return _lines(folder, settings, n_vocab) | chat_template(folder, settings)
     if kinds != (MERGED,) and PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
@@ -267,6 +278,55 @@ def _world(folder: Folder, n_vocab: int) -> dict[str, Any]:
             raise ModelError(f"{place} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted)
         tokens.put(token, repr(content)[2:-1], NORMAL)
     return {MODEL: "rwkv", TOKENS: tokens.texts, TOKEN_TYPE: tokens.types}
+
+
+def _ranked(folder: Folder, n_vocab: int) -> dict[str, Any]:
+    """The metadata of a list of tokens in base 64 with their ranks; merges are those that make the tokens by rank."""
+    ranks: dict[bytes, int] = {}
+    place, tokens = folder.path / RANKS_OF_QWEN, _TokenTable(n_vocab)
+    for number, line in enumerate(folder.read(RANKS_OF_QWEN).splitlines()):
+        try:
+            encoded, rank = line.split()
+            content = base64.b64decode(encoded, validate=True)
+            right = int(rank) == number < n_vocab and content not in ranks
+        except ValueError:
+            right = False
+        if not right:
+            wanted = f"a token in base 64 and {number}, of no more tokens than embeddings"
+            raise ModelError(
+                f"{place}: line {number + 1} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted
+            )
+        ranks[content] = number
+    made = []
+    for rank, content in enumerate(ranks):
+        tokens.put(rank, _in_letters(content), NORMAL)
+        if len(content) > 1:
+            parts = _merged_by_rank(content, ranks)
+            if len(parts) != 2:
+                raise ModelError(f"{place}: line {rank + 1} has a token that no two others make", got=content)
+            made.append(" ".join(map(_in_letters, parts)))
+    for number, text in enumerate(_NAMED_BY_QWEN[: max(0, n_vocab - len(ranks))], len(ranks)):
+        tokens.put(number, text, CONTROL)
+    return tokens.metadata("gpt2", "qwen2") | {MERGES: made, FORM: "NFC"}
+
+
+def _in_letters(token: bytes) -> str:
+    return "".join(map(_LETTER_OF.__getitem__, token))
+
+
+_LETTER_OF = {byte: letter for letter, byte in LETTERS.items()}
+
+
+def _merged_by_rank(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
+    """The parts of a token after all merges of a lower rank than its own."""
+    parts = [bytes([byte]) for byte in token]
+    while len(parts) > 2:
+        pairs = [(ranks.get(left + right, len(ranks)), n) for n, (left, right) in enumerate(pairwise(parts))]
+        rank, n = min(pairs)
+        if rank >= ranks[token]:
+            break
+        parts[n : n + 2] = [parts[n] + parts[n + 1]]
+    return parts
 
 
 def _lines(folder: Folder, settings: Values, n_vocab: int) -> dict[str, Any]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import importlib
+import inspect
 import json
 import re
+import textwrap
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import tokenizers
 import transformers
@@ -310,6 +316,15 @@ NAMES = {
     "bert": "JinaBertForMaskedLM",
     "neobert": "NeoBERTLMHead",
     "talkie": "TalkieForCausalLM",
+    "qwen": "QWenLMHeadModel",
+    "gpt_refact": "GPTRefactForCausalLM",
+    "jais": "JAISLMHeadModel",
+    "codeshell": "CodeShellForCausalLM",
+    "chatglm": "ChatGLMForConditionalGeneration",
+    "openelm": "OpenELMForCausalLM",
+    "deci": "DeciLMForCausalLM",
+    "nemotron-nas": "DeciLMForCausalLM",
+    "plamo": "PlamoForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
 
@@ -491,6 +506,74 @@ def laguna_tokens(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
 
 
+QWEN_WORDS = [b"th", b"the", b" f", b"ox", b" fox", b"\xc3\xa9", b" the"]
+QWEN_NAMES = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205))]
+
+
+def qwen_ranks(folder: Path) -> None:
+    """Tokens in base 64 with their ranks, bytes first."""
+    tokens = [*(bytes([n]) for n in range(256)), *QWEN_WORDS]
+    lines = "".join(f"{base64.b64encode(token).decode()} {n}\n" for n, token in enumerate(tokens))
+    (folder / "qwen.tiktoken").write_text(lines, "utf-8")
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "QWenTokenizer"})
+
+
+def reads_ranks() -> None:
+    """Gives the converter what the published code of Qwen's tokenizer makes of its file."""
+    kind = of_converter("qwen.QwenModel")
+    plain = kind.__dict__.get("set_vocab")
+
+    def set_vocab(self: Any) -> None:
+        lines = (self.dir_model / "qwen.tiktoken").read_bytes().splitlines()
+        ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, lines)}
+        special = {name: n for n, name in enumerate(QWEN_NAMES, len(ranks))}
+        made = SimpleNamespace(mergeable_ranks=ranks, special_tokens=special, get_vocab=lambda: {**special})
+        with mock.patch("transformers.AutoTokenizer.from_pretrained", return_value=made):
+            plain(self)
+
+    kind.set_vocab = set_vocab
+
+
+def reads_slopes() -> None:
+    """Lets the converter look at the slopes of ALiBi, which it has not read yet."""
+    kind, lazy = of_converter("jais.JaisModel"), of_converter("base.LazyTorchTensor")
+    plain = kind.modify_tensors
+
+    def modified(self: Any, values: Any, name: str, number: int | None) -> Any:
+        return plain(self, lazy.to_eager(values) if name.endswith("slopes") else values, name, number)
+
+    kind.modify_tensors = modified
+
+
+def plamo_of_any_width() -> None:
+    """Lets the converter reorder heads of width 2 as it does those of 128."""
+    module = importlib.import_module("conversion.plamo")
+    for name in ("shuffle_attn_q_weight", "shuffle_attn_output_weight"):
+        source = inspect.getsource(getattr(module.PlamoModel, name)).replace("5120", "80").replace("128", "2")
+        found: dict[str, Any] = {}
+        exec(textwrap.dedent(source), module.__dict__, found)
+        setattr(module.PlamoModel, name, found[name])
+
+
+def reads_pieces(name: str) -> None:
+    """Lets a class read ``tokenizer.model``."""
+    of_converter(name).set_vocab = of_converter("base.TextModel")._set_vocab_sentencepiece
+
+
+def of_blocks(layers: str, *blocks: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The shapes of blocks that differ."""
+    return {f"{layers}.{n}.{name}": shape for n, block in enumerate(blocks) for name, shape in block.items()}
+
+
+NAS_WIDE: dict[str, list[int]] = {
+    f"mlp.{name}_proj.weight": [32, 256] if name == "down" else [256, 32] for name in ("gate", "up", "down")
+}
+GPT: dict[str, list[int]] = {
+    "transformer.wte.weight": [N_VOCAB, 32],
+    "lm_head.weight": [N_VOCAB, 32],
+}
+OF_GPT = {**NO_SHAPE, "rms_norm_eps": None, "rope_theta": None, "layer_norm_epsilon": 1e-5}
+OF_GPT |= {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}
 NOMIC: dict[str, Any] = {
     **NO_SHAPE,
     "rms_norm_eps": None,
@@ -1357,5 +1440,265 @@ FOLDERS: dict[str, Tiny] = {
         tokens=qwen_tokens,
         pre="qwen2",
         layers="model.blocks",
+    ),
+    "qwen": by_hand(
+        "qwen",
+        {
+            **{name: [480, 32] for name in GPT},
+            "transformer.ln_f.weight": [32],
+            "ln_1.weight": [32],
+            "ln_2.weight": [32],
+            **both("attn.c_attn", [96, 32]),
+            "attn.c_proj.weight": [32, 32],
+            **{f"mlp.w{n}.weight": [24, 32] for n in (1, 2)},
+            "mlp.c_proj.weight": [32, 24],
+        },
+        {
+            "rms_norm_eps": None,
+            "rope_theta": None,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "layer_norm_epsilon": 1e-6,
+            "num_key_value_heads": None,
+            "rotary_emb_base": 10000,
+            "rotary_pct": 1.0,
+            "vocab_size": 480,
+        },
+        tokens=qwen_ranks,
+        pre="qwen2",
+        mends=reads_ranks,
+        layers="transformer.h",
+    ),
+    "refact": by_hand(
+        "gpt_refact",
+        {
+            **GPT,
+            "transformer.ln_f.weight": [32],
+            "ln_1.weight": [32],
+            "ln_2.weight": [32],
+            "attn.q.weight": [32, 32],
+            "attn.kv.weight": [16, 32],
+            "attn.c_proj.weight": [32, 32],
+            "mlp.gate_up_proj.weight": [512, 32],
+            "mlp.c_proj.weight": [32, 256],
+        },
+        {**OF_GPT, "multi_query": True},
+        tokens=qwen_tokens,
+        pre="qwen2",
+        layers="transformer.h",
+    ),
+    "jais": by_hand(
+        "jais",
+        {
+            **GPT,
+            "model.transformer.relative_pe.slopes": [4],
+            **both("transformer.ln_f", [32]),
+            **both("ln_1", [32]),
+            **both("ln_2", [32]),
+            "attn.c_attn.weight": [32, 96],
+            "attn.c_attn.bias": [96],
+            **both("attn.c_proj", [32, 32]),
+            "mlp.c_fc.weight": [32, 48],
+            "mlp.c_fc.bias": [48],
+            "mlp.c_fc2.weight": [32, 48],
+            "mlp.c_fc2.bias": [48],
+            "mlp.c_proj.weight": [48, 32],
+            "mlp.c_proj.bias": [32],
+        },
+        {
+            **OF_GPT,
+            "activation_function": "swiglu",
+            "mup_embeddings_scale": 14.6,
+            "mup_output_alpha": 2.22,
+            "mup_scale_qk_dot_by_d": True,
+            "mup_width_scale": 0.125,
+            "n_inner": 48,
+            "position_embedding_type": "alibi",
+        },
+        tokens=qwen_tokens,
+        mends=reads_slopes,
+        pre="qwen2",
+        layers="transformer.h",
+    ),
+    "codeshell": by_hand(
+        "codeshell",
+        {
+            **GPT,
+            **both("transformer.ln_f", [32]),
+            **both("ln_1", [32]),
+            **both("ln_2", [32]),
+            **both("attn.c_attn", [64, 32]),
+            **both("attn.c_proj", [32, 32]),
+            **both("mlp.c_fc", [128, 32]),
+            **both("mlp.c_proj", [32, 128]),
+        },
+        {
+            **OF_GPT,
+            "activation_function": "gelu_pytorch_tanh",
+            "num_query_groups": 2,
+            "position_embedding_type": "rope",
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+        layers="transformer.h",
+    ),
+    "glm": of(
+        "chatglm",
+        "glm4",
+        changes={
+            "seq_length": 64,
+            "layernorm_epsilon": 1.5625e-07,
+            "rope_parameters": {**HALF_ROPE, "rope_theta": 10000.0},
+        },
+    ),
+    "chatglm": by_hand(
+        "chatglm",
+        {
+            "transformer.embedding.word_embeddings.weight": [N_VOCAB, 32],
+            "transformer.output_layer.weight": [N_VOCAB, 32],
+            "transformer.encoder.final_layernorm.weight": [32],
+            "transformer.rotary_pos_emb.inv_freq": [2],
+            "input_layernorm.weight": [32],
+            "post_attention_layernorm.weight": [32],
+            **both("self_attention.query_key_value", [64, 32]),
+            "self_attention.dense.weight": [32, 32],
+            "mlp.dense_h_to_4h.weight": [96, 32],
+            "mlp.dense_4h_to_h.weight": [32, 48],
+        },
+        {
+            **NO_SHAPE,
+            "rms_norm_eps": None,
+            "rope_theta": None,
+            "ffn_hidden_size": 48,
+            "hidden_size": 32,
+            "kv_channels": 8,
+            "layernorm_epsilon": 1.5e-7,
+            "multi_query_group_num": 2,
+            "num_attention_heads": 4,
+            "num_layers": 2,
+            "padded_vocab_size": N_VOCAB,
+            "rmsnorm": True,
+            "rope_ratio": 50,
+            "seq_length": 128,
+        },
+        tokens=glm_tokens,
+        pre="chatglm-bpe",
+        layers="transformer.encoder.layers",
+    ),
+    "openelm": by_hand(
+        "openelm",
+        {
+            "transformer.token_embeddings.weight": [N_VOCAB, 32],
+            "transformer.norm.weight": [32],
+            **of_blocks(
+                "transformer.layers",
+                *(
+                    {
+                        "attn.qkv_proj.weight": [8 * (heads + 2 * kv), 32],
+                        "attn.out_proj.weight": [32, 8 * heads],
+                        **{f"attn.{name}_norm.weight": [8] for name in "qk"},
+                        **{f"{name}_norm.weight": [32] for name in ("attn", "ffn")},
+                        "ffn.proj_1.weight": [2 * width, 32],
+                        "ffn.proj_2.weight": [32, width],
+                    }
+                    for heads, kv, width in ((4, 2, 24), (6, 3, 56))
+                ),
+            ),
+        },
+        {
+            **NO_SHAPE,
+            "rms_norm_eps": None,
+            "rope_theta": None,
+            "tie_word_embeddings": None,
+            "activation_fn_name": "swish",
+            "ffn_dim_divisor": 8,
+            "ffn_multipliers": [0.7, 1.8],
+            "ffn_with_glu": True,
+            "head_dim": 8,
+            "max_context_length": 128,
+            "model_dim": 32,
+            "normalize_qk_projections": True,
+            "num_kv_heads": [2, 3],
+            "num_query_heads": [4, 6],
+            "num_transformer_layers": 2,
+            "rope_freq_constant": 10000,
+            "share_input_output_layers": True,
+        },
+    ),
+    "deci": by_hand(
+        "deci",
+        {
+            **{name: shape for name, shape in LLAMA.items() if not re.search("[kv]_proj", name)},
+            **of_blocks(
+                "model.layers", *({f"self_attn.{name}_proj.weight": [8 * n, 32] for name in "kv"} for n in (1, 2))
+            ),
+        },
+        {"num_key_value_heads_per_layer": [1, 2], "num_key_value_heads": None},
+        mends=partial(reads_pieces, "deci.DeciModel"),
+    ),
+    "nemotron-nas": by_hand(
+        "nemotron-nas",
+        {
+            "model.embed_tokens.weight": [N_VOCAB, 32],
+            "lm_head.weight": [N_VOCAB, 32],
+            "model.norm.weight": [32],
+            **of_blocks(
+                "model.layers",
+                {
+                    name: shape if "mlp" not in name else NAS_WIDE[name]
+                    for name, shape in LLAMA.items()
+                    if not name.startswith(WHOLE)
+                },
+                {
+                    "input_layernorm.weight": [32],
+                    "post_attention_layernorm.weight": [32],
+                    "self_attn.linear_attn.weight": [32, 32],
+                    **NAS_WIDE,
+                },
+                {"post_attention_layernorm.weight": [32], **NAS_WIDE},
+                {},
+            ),
+        },
+        {
+            "num_hidden_layers": 4,
+            "num_key_value_heads": None,
+            "intermediate_size": None,
+            "block_configs": [
+                {"attention": attention, "ffn": {"ffn_mult": multiplier}}
+                for attention, multiplier in (
+                    ({"n_heads_in_group": 2, "replace_with_linear": False}, 2.0),
+                    ({"n_heads_in_group": None, "replace_with_linear": True}, 1.0),
+                    ({"n_heads_in_group": None, "replace_with_linear": False}, 0.5),
+                    ({"n_heads_in_group": None, "replace_with_linear": False}, None),
+                )
+            ],
+        },
+        tokens=llama_tokens,
+        pre="llama-bpe",
+        mends=partial(reads_json, "deci.DeciModel"),
+    ),
+    "plamo": by_hand(
+        "plamo",
+        {
+            "model.embed_tokens.weight": [N_VOCAB, 80],
+            "lm_head.weight": [N_VOCAB, 80],
+            "model.norm.weight": [80],
+            "norm.weight": [80],
+            **{f"self_attn.{name}_proj.weight": [80 if name in "qo" else 10, 80] for name in "qkvo"},
+            **{f"mlp.{name}_proj.weight": [96, 80] for name in ("gate", "up")},
+            "mlp.down_proj.weight": [80, 96],
+            "self_attn.rotary_emb.inv_freq": [1],
+        },
+        {
+            "rope_theta": None,
+            "hidden_size": 80,
+            "intermediate_size": 96,
+            "max_position_embeddings": None,
+            "n_shared_head": 8,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 40,
+        },
+        mends=plamo_of_any_width,
+        layers="model.layers.layers",
     ),
 }

@@ -20,6 +20,7 @@ from ggplug_models.converting.families import (
     plamo,
     recent,
     rwkv,
+    varying,
 )
 from ggplug_models.converting.family import Family
 from ggplug_models.metadata.values import Values
@@ -37,6 +38,7 @@ FAMILIES: dict[str, Family] = {
     **loops.FAMILIES,
     **plamo.FAMILIES,
     **recent.FAMILIES,
+    **varying.FAMILIES,
     **multimodal.FAMILIES,
     **diffusion.FAMILIES,
     **rwkv.FAMILIES,

@@ -13,7 +13,7 @@ from ggplug_models.architectures.bert import ACTIVATIONS
 from ggplug_models.converting.families.encoders import pooled, pooling
 from ggplug_models.converting.family import Array, Change, Family, Tensors
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.rows import ANY, INTEGERS, layer
+from ggplug_models.converting.rows import ANY, INTEGERS, layer, layers
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
 
@@ -30,7 +30,7 @@ def _rows(block: str, names: Mapping[str, str], norm: str) -> tuple[Tensors, ...
         Tensors(r"embeddings\.word_embeddings\.weight", "token_embd.weight"),
         Tensors(r"embeddings\.token_type_embeddings\.weight", "token_types.weight"),
         Tensors(rf"{norm}\.{ANY}", r"token_embd_norm.\1"),
-        *(layer(name, target, layer=block) for name, target in names.items()),
+        *layers(names, block=block),
     )
 
 
@@ -250,16 +250,16 @@ FAMILIES: dict[str, Family] = {
         (
             Tensors(r"encoder\.weight", "token_embd.weight"),
             Tensors(r"layer_norm\.weight", "enc.output_norm.weight"),
-            *(
-                layer(name, target, layer=r"transformer_encoder\.(\d+)\.")
-                for name, target in {
+            *layers(
+                {
                     "qkv": "attn_qkv",
                     "wo": "attn_output",
                     "attention_norm": "attn_norm",
                     "ffn_norm": "ffn_norm",
                     "ffn.w12": "ffn_up",
                     "ffn.w3": "ffn_down",
-                }.items()
+                },
+                block=r"transformer_encoder\.(\d+)\.",
             ),
         ),
         {

@@ -20,6 +20,7 @@ from ggplug_models.converting.rows import (
     RMS,
     decoder,
     layer,
+    layers,
     positions,
     unusual_weights,
 )
@@ -51,9 +52,8 @@ _LLADA = (
     Tensors(r"transformer\.ff_out\.weight", "output.weight"),
     layer("q_proj", "attn_q", PAIRED_Q, _BLOCK),
     layer("k_proj", "attn_k", PAIRED_K, _BLOCK),
-    *(
-        layer(name, target, layer=_BLOCK)
-        for name, target in {
+    *layers(
+        {
             "v_proj": "attn_v",
             "attn_out": "attn_output",
             "ff_proj": "ffn_gate",
@@ -61,7 +61,8 @@ _LLADA = (
             "ff_out": "ffn_down",
             "attn_norm": "attn_norm",
             "ff_norm": "ffn_norm",
-        }.items()
+        },
+        block=_BLOCK,
     ),
 )
 

@@ -1,4 +1,4 @@
-"""PLaMo 2 and 3, whose tokens are lines of JSON."""
+"""PLaMo; the tokens of PLaMo 2 and 3 are lines of JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 
 from ggplug_models.converting import rope
 from ggplug_models.converting.delta_net import PLAIN_DECAY
-from ggplug_models.converting.family import PLUS_ONE, Family, Tensors, plus
+from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors, in_heads, n_heads, plus
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.rows import INTEGERS, LAYER, RMS, Keys, decoder, layer, layers, positions
+from ggplug_models.converting.rows import ATTENTION, INTEGERS, LAYER, MLP, RMS, Keys, decoder, layer, layers, positions
 from ggplug_models.converting.state_space import convolution
 from ggplug_models.converting.vocabulary import LINES
 from ggplug_models.metadata.values import Values
 
+_PREFIX = r"(?:model\.)?(?:layers\.(?=layers\.))?"
 _NORMS = (
     layer("pre_mixer_norm", "attn_norm", PLUS_ONE),
     Tensors(LAYER + r"post_mixer_norm\.weight", r"blk.\1.post_attention_norm", plus(1 / 5)),
@@ -99,12 +100,51 @@ def _family(architecture: str, rows: tuple[Tensors, ...], integers: dict[str, st
         more,
         vocabularies=(LINES,),
         special={"eot": _ENDS_TURN},
-        prefix=r"(?:model\.)?(?:layers\.(?=layers\.))?",
+        prefix=_PREFIX,
         **of,
     )
 
 
+def _shared(config: Values) -> tuple[int, int]:
+    """The heads of keys and values of PLaMo 1, and the queries of each."""
+    together = config.integer("n_shared_head", 8)
+    if n_heads(config) % together:
+        raise config.refused("n_shared_head", f"a divisor of num_attention_heads ({n_heads(config)})")
+    return n_heads(config) // together, together
+
+
+def _queries(values: Array, config: Values) -> Array:
+    """The queries by their head of keys: in the published order, those of all heads of keys alternate."""
+    groups, together = _shared(config)
+    heads = in_heads(values, groups * together)
+    return heads.reshape(together, groups, *heads.shape[1:]).swapaxes(0, 1).reshape(values.shape)
+
+
+_QUERIES = Change(_queries)
+_OUTPUTS = Change(lambda values, config: _queries(values.T, config).T)
+
+
+def _plamo(config: Values, folder: Folder) -> dict[str, Any]:
+    return {"context_length": 4096, "attention.head_count_kv": _shared(config)[0]}
+
+
 FAMILIES: dict[str, Family] = {
+    "plamo": Family(
+        "plamo",
+        decoder(
+            layer("self_attn.q_proj", "attn_q", _QUERIES),
+            layer("self_attn.o_proj", "attn_output", _OUTPUTS),
+            *ATTENTION[1:3],
+            *MLP,
+            layer("norm", "attn_norm"),
+        ),
+        {key: to for key, to in INTEGERS.items() if to != "context_length" and not to.endswith("_kv")},
+        RMS,
+        _plamo,
+        prefix=_PREFIX,
+        unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+        scalings=(),
+    ),
     "plamo2": _family(
         "plamo2",
         (
