@@ -249,6 +249,20 @@ def test_a_rank_that_is_odd_is_named_by_line(tmp_path: Path) -> None:
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
+def test_a_part_of_a_matrix_of_grok_is_refused(tmp_path: Path) -> None:
+    folder, name = made("grok", tmp_path), "model.layers.0.block_sparse_moe.experts.0.w1.weight"
+    formula.write_folder(folder, {**expected("grok")["weights"], name: [12, 32]}, "BF16", 1)
+    with pytest.raises(ModelError, match=rf"'{name}' has .*12"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    weights = {
+        each: [12, 32] if each.endswith(("w1.weight", "w3.weight")) else shape
+        for each, shape in expected("grok")["weights"].items()
+    }
+    formula.write_folder(folder, weights, "BF16", 1)
+    with pytest.raises(ModelError, match=r"has 12 rows, expected 24: matrices that are split between files"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
 def test_both_tables_of_jais_are_scaled_where_they_are_tied(tmp_path: Path) -> None:
     folder = made("jais", tmp_path)
     changed(folder, "config.json", tie_word_embeddings=None)
@@ -332,6 +346,13 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
         ("openelm", "num_kv_heads", [2]),
         ("deci", "num_key_value_heads_per_layer", [1, 0]),
         ("nemotron-nas", "block_configs", [{}]),
+        ("dbrx", "ffn_config: moe_normalize_expert_weights", 2.0),
+        ("dbrx", "ffn_config: ffn_act_fn: name", "gelu"),
+        ("dbrx", "ffn_config: moe_num_experts", 5),
+        ("grok", "rope_type", "longrope"),
+        ("hunyuan_vl", "rope_scaling: xdrope_section", [1, "two"]),
+        ("mimo2", "hybrid_layer_pattern", [0, 1, 1]),
+        ("mimo2", "swa_v_head_dim", 16),
     ],
 )
 def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: Any, tmp_path: Path) -> None:
@@ -859,6 +880,8 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("llada", "clip_qkv", 8.0),
         ("plamo2", "mamba_enabled", False),
         ("nomic-bert", "prenorm", True),
+        ("bitnet", "hidden_act", "relu2"),
+        ("mimo2", "routed_scaling_factor", 2.5),
         ("jais", "mup_scale_qk_dot_by_d", False),
         ("refact", "multi_query", False),
         ("cohere2moe", "shared_expert_combination_strategy", "sum"),

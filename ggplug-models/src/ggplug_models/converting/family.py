@@ -222,6 +222,30 @@ def head_dim(config: Values) -> int:
     return config.integer("head_dim", first_integer(config, "d_model|n_embd|hidden_size") // n_heads(config))
 
 
+def apart(setting: str, inner: str | None = None, *, turned: bool = False) -> Change:
+    """The matrices of experts, which are stored one below the other.
+
+    ``setting``: their number.  ``inner``: the key of the object that has it.  ``turned``: with rows as columns.
+    """
+
+    def extents(shape: tuple[int, ...], config: Values) -> tuple[int, int, int]:
+        holder = config.inner(inner) if inner else config
+        n = holder.integer(setting)
+        if shape[0] % n:
+            raise holder.refused(setting, f"a divisor of the {shape[0]} rows of the matrices of all experts")
+        return n, shape[0] // n, shape[1]
+
+    def apply(values: Array, config: Values) -> Array:
+        found = values.reshape(extents(values.shape, config))
+        return np.ascontiguousarray(found.swapaxes(1, 2)) if turned else found
+
+    def shape(old: tuple[int, ...], config: Values) -> tuple[int, ...]:
+        n, rows, columns = extents(old, config)
+        return (n, columns, rows) if turned else (n, rows, columns)
+
+    return Change(apply, shape)
+
+
 PLUS_ONE = plus(1)
 """Adds 1 to the weights of Gemma's norms: the model multiplies by 1 + weight, and files hold the sum."""
 

@@ -30,7 +30,7 @@ _ACTIVATIONS = {
     "apertus": ("xielu",),
     **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"), _SQUARED),
     **dict.fromkeys(("jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"), _GELU),
-    **dict.fromkeys(("codeshell", "falcon", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
+    **dict.fromkeys(("codeshell", "falcon", "grok", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma-embedding"), _GELU),
 }
 """Where it isn't SiLU.  Published models name one form of GELU and mean the other, so both are taken."""
@@ -114,6 +114,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         "no_rope_layers": lambda config: ([], *_rotating(config)),
         "use_qk_norm": lambda config: (config.integer("num_local_experts", 16) != 128,),
     },
+    "mimo2": {"norm_topk_prob": (True,), "routed_scaling_factor": (1,), "topk_method": ("noaux_tc",)},
     "nomic-bert": _NOMIC,
     "nomic-bert-moe": {**_NOMIC, "moe_normalize_expert_weights": (False,), "num_shared_experts": (0,)},
     "plamo2": {"mamba_enabled": (True,), "use_predefined_initial_state": (False,)},

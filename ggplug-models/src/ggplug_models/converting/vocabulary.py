@@ -298,12 +298,12 @@ def _ranked(folder: Folder, n_vocab: int) -> dict[str, Any]:
             )
         ranks[content] = number
     made = []
-    for rank, content in enumerate(ranks):
-        tokens.put(rank, _in_letters(content), NORMAL)
+    for number, content in enumerate(ranks):
+        tokens.put(number, _in_letters(content), NORMAL)
         if len(content) > 1:
             parts = _merged_by_rank(content, ranks)
             if len(parts) != 2:
-                raise ModelError(f"{place}: line {rank + 1} has a token that no two others make", got=content)
+                raise ModelError(f"{place}: line {number + 1} has a token that no two others make", got=content)
             made.append(" ".join(map(_in_letters, parts)))
     for number, text in enumerate(_NAMED_BY_QWEN[: max(0, n_vocab - len(ranks))], len(ranks)):
         tokens.put(number, text, CONTROL)

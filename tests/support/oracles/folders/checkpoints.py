@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import inspect
 import json
 import re
 import textwrap
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import tokenizers
+import torch
 import transformers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -36,6 +37,8 @@ from oracles.folders.recording import (
     of_transformers,
     qwen_tokens,
     reads_json,
+    reads_pieces,
+    replaced,
     sentence_pieces,
     unigrams,
     word_pieces,
@@ -325,6 +328,15 @@ NAMES = {
     "deci": "DeciLMForCausalLM",
     "nemotron-nas": "DeciLMForCausalLM",
     "plamo": "PlamoForCausalLM",
+    "dbrx": "DbrxForCausalLM",
+    "git": "Grok1ForCausalLM",
+    "grok-1": "GrokForCausalLM",
+    "arctic": "ArcticForCausalLM",
+    "llama": "BitnetForCausalLM",
+    "paddleocr_vl": "PaddleOCRVLForConditionalGeneration",
+    "hunyuan_vl": "HunYuanVLForConditionalGeneration",
+    "mimo_v2_flash": "MiMoV2FlashForCausalLM",
+    "rwkv7": "RWKV7ForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
 
@@ -425,11 +437,15 @@ def mamba_of_plamo(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
     return {f"model.layers.layers.0.mixer.{name}": shape for name, shape in mixer.items()}
 
 
-def names_baichuan() -> None:
+def names_baichuan() -> AbstractContextManager[Any]:
     """Lets the converter name what is not queries, keys and values; as it is, it goes in a circle."""
-    kind, plain = of_converter("baichuan.BaichuanModel"), of_converter("base.TextModel").modify_tensors
-    packed = kind.modify_tensors
-    kind.modify_tensors = lambda self, *of: packed(self, *of) if "W_pack" in of[1] else plain(self, *of)
+    packed = of_converter("baichuan.BaichuanModel").modify_tensors
+    plain = of_converter("base.TextModel").modify_tensors
+    return replaced(
+        "baichuan.BaichuanModel",
+        "modify_tensors",
+        lambda self, *of: packed(self, *of) if "W_pack" in of[1] else plain(self, *of),
+    )
 
 
 def of_embeddings(vocabulary: int, types: int, norm: str) -> dict[str, list[int]]:
@@ -518,10 +534,9 @@ def qwen_ranks(folder: Path) -> None:
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "QWenTokenizer"})
 
 
-def reads_ranks() -> None:
+def reads_ranks() -> AbstractContextManager[Any]:
     """Gives the converter what the published code of Qwen's tokenizer makes of its file."""
-    kind = of_converter("qwen.QwenModel")
-    plain = kind.__dict__.get("set_vocab")
+    plain = of_converter("qwen.QwenModel").set_vocab
 
     def set_vocab(self: Any) -> None:
         lines = (self.dir_model / "qwen.tiktoken").read_bytes().splitlines()
@@ -531,33 +546,26 @@ def reads_ranks() -> None:
         with mock.patch("transformers.AutoTokenizer.from_pretrained", return_value=made):
             plain(self)
 
-    kind.set_vocab = set_vocab
+    return replaced("qwen.QwenModel", "set_vocab", set_vocab)
 
 
-def reads_slopes() -> None:
+def reads_slopes() -> AbstractContextManager[Any]:
     """Lets the converter look at the slopes of ALiBi, which it has not read yet."""
-    kind, lazy = of_converter("jais.JaisModel"), of_converter("base.LazyTorchTensor")
-    plain = kind.modify_tensors
+    plain, lazy = of_converter("jais.JaisModel").modify_tensors, of_converter("base.LazyTorchTensor")
 
     def modified(self: Any, values: Any, name: str, number: int | None) -> Any:
         return plain(self, lazy.to_eager(values) if name.endswith("slopes") else values, name, number)
 
-    kind.modify_tensors = modified
+    return replaced("jais.JaisModel", "modify_tensors", modified)
 
 
-def plamo_of_any_width() -> None:
+def plamo_of_any_width() -> AbstractContextManager[Any]:
     """Lets the converter reorder heads of width 2 as it does those of 128."""
-    module = importlib.import_module("conversion.plamo")
+    kind, found = of_converter("plamo.PlamoModel"), {}
     for name in ("shuffle_attn_q_weight", "shuffle_attn_output_weight"):
-        source = inspect.getsource(getattr(module.PlamoModel, name)).replace("5120", "80").replace("128", "2")
-        found: dict[str, Any] = {}
-        exec(textwrap.dedent(source), module.__dict__, found)
-        setattr(module.PlamoModel, name, found[name])
-
-
-def reads_pieces(name: str) -> None:
-    """Lets a class read ``tokenizer.model``."""
-    of_converter(name).set_vocab = of_converter("base.TextModel")._set_vocab_sentencepiece
+        source = inspect.getsource(getattr(kind, name)).replace("5120", "80").replace("128", "2")
+        exec(textwrap.dedent(source), {"torch": torch}, found)
+    return mock.patch.multiple(kind, **found)
 
 
 def of_blocks(layers: str, *blocks: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -565,6 +573,51 @@ def of_blocks(layers: str, *blocks: dict[str, list[int]]) -> dict[str, list[int]
     return {f"{layers}.{n}.{name}": shape for n, block in enumerate(blocks) for name, shape in block.items()}
 
 
+def arctic_tokens(folder: Path) -> None:
+    """Two tokens of the pieces are others, by the settings."""
+    added = {"0": "<unk>", "1": "<s>", "2": "</s>", "318": "<|im_start|>", "319": "<|im_end|>"}
+    decoder = {number: {"content": text, "special": True} for number, text in added.items()}
+    decoder["330"] = {"content": "\u2581tool", "special": False}
+    sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": decoder})
+
+
+ROUTED_GROK = {f"{n}.w{which}.weight": [32, 24] if which == 2 else [24, 32] for n in range(4) for which in (1, 2, 3)}
+GROK_SETTINGS: dict[str, Any] = {
+    "attn_logit_softcapping": 30.0,
+    "embedding_multiplier_scale": 90.5,
+    "head_dim": 8,
+    "hidden_act": "gelu",
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
+    "output_multiplier_scale": 0.5,
+    "router_logit_softcapping": 30.0,
+}
+
+
+def mimo(groups: int) -> dict[str, list[int]]:
+    """The shapes of attention and norms, of a block with a window if it has two heads of keys."""
+    return {
+        "input_layernorm.weight": [32],
+        "post_attention_layernorm.weight": [32],
+        "self_attn.q_proj.weight": [48, 32],
+        "self_attn.k_proj.weight": [12 * groups, 32],
+        "self_attn.v_proj.weight": [8 * groups, 32],
+        "self_attn.o_proj.weight": [32, 32],
+        **({"self_attn.attention_sink_bias": [4]} if groups == 2 else {}),
+    }
+
+
+MIMO_NETWORK = {f"mlp.{name}_proj.weight": [32, 48] if name == "down" else [48, 32] for name in ("gate", "up", "down")}
+MIMO_EXPERTS: dict[str, list[int]] = {
+    **{name: shape for name, shape in MIXTURE.items() if "shared" not in name},
+    "mlp.gate.e_score_correction_bias": [4],
+}
+MIMO_AHEAD: dict[str, list[int]] = {
+    "eh_proj.weight": [32, 64],
+    "enorm.weight": [32],
+    "hnorm.weight": [32],
+    "final_layernorm.weight": [32],
+}
 NAS_WIDE: dict[str, list[int]] = {
     f"mlp.{name}_proj.weight": [32, 256] if name == "down" else [256, 32] for name in ("gate", "up", "down")
 }
@@ -1700,5 +1753,205 @@ FOLDERS: dict[str, Tiny] = {
         },
         mends=plamo_of_any_width,
         layers="model.layers.layers",
+    ),
+    "dbrx": by_hand(
+        "dbrx",
+        {
+            **GPT,
+            "transformer.norm_f.weight": [32],
+            **{f"norm_attn_norm.norm_{n}.weight": [32] for n in (1, 2)},
+            "norm_attn_norm.attn.Wqkv.weight": [64, 32],
+            "norm_attn_norm.attn.out_proj.weight": [32, 32],
+            "ffn.router.layer.weight": [4, 32],
+            **{f"ffn.experts.mlp.{name}": [96, 32] for name in ("w1", "v1", "w2")},
+        },
+        {
+            **NO_SHAPE,
+            "rms_norm_eps": None,
+            "rope_theta": None,
+            "d_model": 32,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 128,
+            "attn_config": {"clip_qkv": 8, "kv_n_heads": 2, "rope_theta": 500.0},
+            "ffn_config": {
+                "ffn_act_fn": {"name": "silu"},
+                "ffn_hidden_size": 24,
+                "moe_normalize_expert_weights": 1.0,
+                "moe_num_experts": 4,
+                "moe_top_k": 2,
+            },
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+        layers="transformer.blocks",
+    ),
+    "grok": by_hand(
+        "git",
+        {
+            **{name: shape for name, shape in LLAMA.items() if "layernorm" not in name},
+            **{f"{when}_{name}_norm.weight": [32] for when in ("pre", "post") for name in ("attn", "moe")},
+            "block_sparse_moe.gate.weight": [4, 32],
+            **{f"block_sparse_moe.experts.{name}": shape for name, shape in ROUTED_GROK.items()},
+        },
+        {
+            **GROK_SETTINGS,
+            "attn_temperature_len": 1024,
+            "final_logit_softcapping": 50,
+            "moe_intermediate_size": 24,
+            "rope_type": "original",
+            "scaling_factor": 16.0,
+            "original_max_position_embeddings": 64,
+            "extrapolation_factor": 1.0,
+            "attn_factor": 1.0,
+            "beta_fast": 8,
+            "beta_slow": 1,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+        mends=partial(reads_json, "grok.GrokModel"),
+        dense=2,
+    ),
+    "grok-1": by_hand(
+        "grok-1",
+        {
+            "transformer.in_out_embed.weight": [N_VOCAB, 32],
+            "lm_head.weight": [N_VOCAB, 32],
+            "transformer.rms_norm.weight": [32],
+            **{
+                f"multi_head_attention.{name}.weight": [16 if name in ("key", "value") else 32, 32]
+                for name in ("query", "key", "value", "linear")
+            },
+            **{f"rms_norm{end}.weight": [32] for end in ("", "_1", "_2", "_3")},
+            "router.weight": [4, 32],
+            **{
+                f"moe.{n}.{name}.weight": [32, 48] if name == "linear_1" else [48, 32]
+                for n in range(4)
+                for name in ("linear", "linear_v", "linear_1")
+            },
+        },
+        {**GROK_SETTINGS, "attn_output_multiplier": 0.09},
+        layers="transformer.decoder_layer",
+    ),
+    "arctic": by_hand(
+        "arctic",
+        {
+            **{name: shape for name, shape in LLAMA.items() if "mlp" not in name},
+            **{key: [32] for key in ("residual_layernorm.weight",)},
+            **{f"residual_mlp.w{n}.weight": [32, 32] for n in (1, 2, 3)},
+            "block_sparse_moe.gate.weight": [4, 32],
+            **{
+                f"block_sparse_moe.experts.{n}.w{which}.weight": [32, 48] if which == 2 else [48, 32]
+                for n in range(4)
+                for which in (1, 2, 3)
+            },
+        },
+        {"num_local_experts": 4, "num_experts_per_tok": 2},
+        tokens=arctic_tokens,
+    ),
+    "bitnet": by_hand(
+        "llama",
+        {
+            **{name: shape for name, shape in LLAMA.items() if "lm_head" not in name},
+            "self_attn.inner_attn_ln.weight": [32],
+            "mlp.ffn_layernorm.weight": [48],
+        },
+        {"hidden_act": "silu", "tie_word_embeddings": True},
+    ),
+    "paddleocr": by_hand(
+        "paddleocr_vl",
+        {**LLAMA, **SEEING, "mlp_AR.linear_1.weight": [32, 32]},
+        {"head_dim": 8, "rope_scaling": {"rope_type": "default", "type": "default", "mrope_section": [2, 1, 1]}},
+        renamed={"^model\\.visual": "visual", r"^model\.layers\.\d+\.mlp_AR": "mlp_AR"},
+    ),
+    "hunyuan_vl": by_hand(
+        "hunyuan_vl",
+        {
+            **LLAMA,
+            "self_attn.query_layernorm.weight": [8],
+            "self_attn.key_layernorm.weight": [8],
+            **SEEING,
+        },
+        {
+            "head_dim": 8,
+            "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [1, 1, 1, 1], "factor": 1.0},
+            "rope_theta": 10000.0,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+        renamed={"^model\\.visual": "vit"},
+    ),
+    "mimo2": by_hand(
+        "mimo_v2_flash",
+        {
+            "model.embed_tokens.weight": [N_VOCAB, 32],
+            "lm_head.weight": [N_VOCAB, 32],
+            "model.norm.weight": [32],
+            **of_blocks("model.layers", {**mimo(1), **MIMO_NETWORK}, {**mimo(2), **MIMO_EXPERTS}),
+            **of_blocks("model.mtp.layers", *[{**mimo(2), **MIMO_NETWORK, **MIMO_AHEAD}] * 3),
+        },
+        {
+            "rms_norm_eps": None,
+            "head_dim": 12,
+            "v_head_dim": 8,
+            "swa_head_dim": 12,
+            "swa_v_head_dim": 8,
+            "swa_num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "swa_num_key_value_heads": 2,
+            "hybrid_layer_pattern": [0, 1],
+            "sliding_window": 12,
+            "swa_rope_theta": 10.0,
+            "partial_rotary_factor": 0.334,
+            "attention_value_scale": 0.707,
+            "layernorm_epsilon": 1e-5,
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "norm_topk_prob": True,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "rwkv7": by_hand(
+        "rwkv7",
+        {
+            "model.embeddings.weight": [64, 64],
+            "lm_head.weight": [64, 64],
+            **both("model.norm", [64]),
+            **both("model.layers.0.pre_norm", [64]),
+            **both("attn_norm", [64]),
+            **both("ffn_norm", [64]),
+            **both("attn.g_norm", [64]),
+            **{f"attn.x_{name}": [1, 1, 64] for name in "rwkvag"},
+            "attn.k_k": [64],
+            "attn.k_a": [64],
+            "attn.r_k": [1, 64],
+            **{f"attn.{name}_proj.weight": [64, 64] for name in "rkvo"},
+            **{f"attn.{name}_lora.lora.0.weight": [8, 64] for name in "wvag"},
+            **{f"attn.{name}_lora.lora.2.weight": [64, 8] for name in "wvag"},
+            **{f"attn.{name}_lora.lora.2.bias": [64] for name in "wva"},
+            "ffn.x_k": [64],
+            "ffn.key.weight": [128, 64],
+            "ffn.value.weight": [64, 128],
+        },
+        {
+            "rms_norm_eps": None,
+            "rope_theta": None,
+            "a_low_rank_dim": 8,
+            "decay_low_rank_dim": 8,
+            "gate_low_rank_dim": 8,
+            "v_low_rank_dim": 8,
+            "head_dim": 64,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "norm_eps": 1e-5,
+            "vocab_size": 64,
+        },
+        tokens=world_tokens,
     ),
 }

@@ -16,10 +16,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gguf
 import numpy as np
@@ -168,7 +170,7 @@ class Tiny:
 
     ``changes``: of ``config.json``; None takes a setting out, and then the converter sees no default of
     ``transformers`` either.  ``more``: shapes of weights that transformers do not keep, from the others.
-    ``mends``: changes llama.cpp's converter where it cannot read such a folder.
+    ``mends``: a context in which llama.cpp's converter is changed, where it cannot read such a folder.
     ``renamed``: patterns of names of weights, and what published files have in their place; None leaves them out.
     """
 
@@ -179,7 +181,7 @@ class Tiny:
     pre: str = "default"
     changes: dict[str, Any] = field(default_factory=dict)
     more: Callable[[dict[str, list[int]]], dict[str, list[int]]] = lambda shapes: {}
-    mends: Callable[[], None] = lambda: None
+    mends: Callable[[], AbstractContextManager[Any]] = nullcontext
     renamed: dict[str, str | None] = field(default_factory=dict)
 
 
@@ -470,8 +472,8 @@ def record(name: str, tiny: Tiny, llama_cpp: Path, out: Path) -> None:
         shutil.copytree(folder, out / name)
         formula.write_folder(folder, shapes, tiny.dtype, tiny.files)
         file = Path(scratch) / "expected.gguf"
-        tiny.mends()
-        convert_by_llama_cpp(llama_cpp, folder, file, tiny.pre, as_it_is=bool(out_of))
+        with tiny.mends():
+            convert_by_llama_cpp(llama_cpp, folder, file, tiny.pre, as_it_is=bool(out_of))
         expected = {"dtype": tiny.dtype, "files": tiny.files, "weights": shapes, **described(gguf.GGUFReader(file))}
     text = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
     (out / name / "expected.json").write_text(text, "utf-8")
@@ -483,9 +485,19 @@ def of_converter(name: str) -> Any:
     return getattr(importlib.import_module(f"conversion.{module}"), kind)
 
 
-def reads_json(name: str) -> None:
+def replaced(name: str, method: str, by: Any) -> AbstractContextManager[Any]:
+    """A context in which a class of the converter has another method."""
+    return mock.patch.object(of_converter(name), method, by)
+
+
+def reads_json(name: str) -> AbstractContextManager[Any]:
     """Lets a class read ``tokenizer.json``, where the models have another file."""
-    of_converter(name).set_vocab = of_converter("base.TextModel")._set_vocab_gpt2
+    return replaced(name, "set_vocab", of_converter("base.TextModel")._set_vocab_gpt2)
+
+
+def reads_pieces(name: str) -> AbstractContextManager[Any]:
+    """Lets a class read ``tokenizer.model``."""
+    return replaced(name, "set_vocab", of_converter("base.TextModel")._set_vocab_sentencepiece)
 
 
 def shapes_in(path: Path) -> dict[str, list[int]]:
@@ -504,12 +516,15 @@ def convert_by_llama_cpp(source: Path, folder: Path, out: Path, pre: str, *, as_
         base.ModelBase.load_hparams = staticmethod(
             lambda folder, is_mistral_format: json.loads((folder / "config.json").read_text())
         )
+    names = gguf.TensorNameMap.block_mappings_cfg
+    gguf.TensorNameMap.block_mappings_cfg = dict(names)  # an architecture's own names stay in it
     given, sys.argv = sys.argv, ["convert_hf_to_gguf.py", str(folder), "--outfile", str(out), "--outtype", "f16"]
     try:
         program.main()
     finally:
         sys.argv = given
         base.ModelBase.load_hparams = load
+        gguf.TensorNameMap.block_mappings_cfg = names
 
 
 def described(reader: Any) -> dict[str, Any]:

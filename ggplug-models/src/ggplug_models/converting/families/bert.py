@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ggplug_models.architectures.bert import ACTIVATIONS
 from ggplug_models.converting.families.encoders import pooled, pooling
-from ggplug_models.converting.family import Array, Change, Family, Tensors
+from ggplug_models.converting.family import Family, Tensors, apart
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import ANY, INTEGERS, layer, layers
 from ggplug_models.embedding.pooling import Pooling
@@ -101,23 +99,6 @@ def _has_experts(config: Values) -> bool:
     return config.integer("moe_every_n_layers", 0, at_least=0) > 0
 
 
-def _experts(values: Array, config: Values) -> Array:
-    wide, n = config.integer("n_embd"), config.integer("num_experts")
-    if values.size % (n * wide):
-        raise config.refused("num_experts", f"a number of experts by which {values.size} weights can be divided")
-    return values.reshape(n, -1, wide)
-
-
-def _extents(shape: tuple[int, ...], config: Values) -> tuple[int, int, int]:
-    n = config.integer("num_experts")
-    return n, shape[0] // n, shape[1]
-
-
-_UP = Change(_experts, _extents)
-_DOWN = Change(
-    lambda values, config: np.ascontiguousarray(_experts(values, config).swapaxes(1, 2)),
-    lambda shape, config: (n := _extents(shape, config)) and (n[0], n[2], n[1]),
-)
 _NOMIC_NAMES = {
     "attn.Wqkv": "attn_qkv",
     "attn.out_proj": "attn_output",
@@ -212,8 +193,12 @@ FAMILIES: dict[str, Family] = {
                     tensors=(
                         *_rows(_JOINED, {**_NOMIC_NAMES, "mlp.fc1": "ffn_up"}, "emb_ln"),
                         layer("mlp.router.layer", "ffn_gate_inp", layer=_JOINED),
-                        Tensors(_JOINED + r"mlp\.experts\.mlp\.w1", r"blk.\1.ffn_up_exps.weight", _UP),
-                        Tensors(_JOINED + r"mlp\.experts\.mlp\.w2", r"blk.\1.ffn_down_exps.weight", _DOWN),
+                        Tensors(_JOINED + r"mlp\.experts\.mlp\.w1", r"blk.\1.ffn_up_exps.weight", apart("num_experts")),
+                        Tensors(
+                            _JOINED + r"mlp\.experts\.mlp\.w2",
+                            r"blk.\1.ffn_down_exps.weight",
+                            apart("num_experts", turned=True),
+                        ),
                     ),
                     unused=r"pooler\..*|.*\.mlp\.experts\.bias",
                 ),

@@ -183,7 +183,39 @@ def _maincoder(config: Values, folder: Folder) -> dict[str, Any]:
     return positions(config, folder) | width
 
 
+def _ternary(values: Array, config: Values) -> Array:
+    """The nearest of minus one, zero and one times the mean magnitude of a matrix."""
+    weights = np.asarray(values, np.float32)
+    scale = 1 / max(np.abs(weights).mean(dtype=np.float32), np.float32(1e-5))
+    return np.asarray(np.clip(np.round(weights * scale), -1, 1) / scale, np.float32)
+
+
+_TERNARY = Change(_ternary)
+
+
+def _bitnet(config: Values, folder: Folder) -> dict[str, Any]:
+    return {**rope.keys(config), "rope.scaling.type": "linear", "rope.scaling.factor": 1.0}
+
+
+_BITNET = Family(
+    "bitnet",
+    decoder(
+        *layers({f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"}, _TERNARY),
+        layer("self_attn.o_proj", "attn_output", _TERNARY),
+        *layers({f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}, _TERNARY),
+        *layers({"self_attn.inner_attn_ln": "attn_sub_norm", "mlp.ffn_layernorm": "ffn_sub_norm"}),
+        *NORMS,
+    ),
+    INTEGERS,
+    RMS,
+    _bitnet,
+    unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+    scalings=(),
+)
+"""Published settings of BitNet name LLaMA as the model type, and its own class."""
+
 FAMILIES: dict[str, Family] = {
+    "bitnet": _BITNET,
     "llama": Family(
         "llama",
         decoder(*PAIRED_ATTENTION, *MLP, *NORMS),
@@ -192,6 +224,7 @@ FAMILIES: dict[str, Family] = {
         llama_keys,
         unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
         scalings=rope.LLAMA3,
+        variants=((lambda config: "BitnetForCausalLM" in config.texts("architectures", []), _BITNET),),
     ),
     "qwen2": Family("qwen2", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, positions),
     "qwen3": Family("qwen3", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS), INTEGERS, RMS, positions),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ggplug_models.converting import delta_net, rope
 from ggplug_models.converting.families.dense import FAMILIES as DENSE
 from ggplug_models.converting.families.latents import FAMILIES as LATENTS
 from ggplug_models.converting.families.mixtures import TURNED_EXPERTS
 from ggplug_models.converting.family import SCALINGS, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.hunyuan import LATER_HEAD_NORMS, hunyuan_tokens
 from ggplug_models.converting.rows import (
     ATTENTION,
     EXPERT_COUNTS,
@@ -25,12 +28,13 @@ from ggplug_models.converting.rows import (
     Keys,
     decoder,
     llama_keys,
+    positions,
     unusual_weights,
 )
 from ggplug_models.metadata.values import Values
 
 _PREFIX = r"(?:model\.language_model\.|language_model\.model\.|language_model\.|model\.)?"
-_SEEING = r"(?:model\.)?(?:visual|vision_tower|multi_modal_projector)\..*"
+_SEEING = r"(?:model\.)?(?:visual|vision_tower|multi_modal_projector|mlp_AR|projector|vit)\..*"
 
 
 def _sections(config: Values, folder: Folder) -> dict[str, Any]:
@@ -45,6 +49,31 @@ def _qwen3_vl(config: Values, folder: Folder) -> dict[str, Any]:
     if not isinstance(seen, list):
         raise config.refused("deepstack_visual_indexes", "an array")
     return {**_sections(config, folder), "n_deepstack_layers": len(seen), **unusual_weights(config, usual=True)}
+
+
+def _hunyuan_vl(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; the base of RoPE grows by ``alpha``, which files have as it is."""
+    scaling = rope.settings(config)
+    kind = scaling.text("rope_type")
+    if kind not in _PARTS_OF_POSITIONS:
+        return positions(config, folder)
+    parts = scaling.values.get(_PARTS_OF_POSITIONS[kind])
+    if not isinstance(parts, list) or not all(type(each) is int and each >= 0 for each in parts):
+        raise scaling.refused(_PARTS_OF_POSITIONS[kind], "an array of integers of at least 0")
+    length = config.integer("max_position_embeddings")
+    return {
+        **(dict.fromkeys(WIDTHS, head_dim(config)) if "head_dim" in config else {}),
+        "rope.freq_base": scaling.number("rope_theta", 10000.0, at_least=0),
+        "rope.scaling.alpha": scaling.number("alpha", at_least=0),
+        "rope.scaling.type": "none",
+        "rope.scaling.factor": scaling.number("factor", 1.0, at_least=0),
+        "rope.scaling.original_context_length": length,
+        "rope.dimension_sections": np.array(parts, np.int32),
+    }
+
+
+_PARTS_OF_POSITIONS = {"xdrope": "xdrope_section", "dynamic": "mrope_section"}
+"""The names of the setting with the parts of a position, by the type of scaling."""
 
 
 def _mistral3(config: Values, folder: Folder) -> dict[str, Any]:
@@ -83,6 +112,16 @@ _QWEN2_VL = _seeing("qwen2vl", decoder(*ATTENTION, *MLP, *NORMS), _sections)
 FAMILIES: dict[str, Family] = {
     "qwen2_vl": _QWEN2_VL,
     "qwen2_5_vl": _QWEN2_VL,
+    "paddleocr_vl": _seeing("paddleocr", decoder(*ATTENTION, *MLP, *NORMS), _sections),
+    "hunyuan_vl": replace(
+        _seeing(
+            "hunyuan_vl",
+            decoder(*ATTENTION, *LATER_HEAD_NORMS, *MLP, *NORMS),
+            _hunyuan_vl,
+            scalings=(*SCALINGS, *_PARTS_OF_POSITIONS),
+        ),
+        vocabulary=hunyuan_tokens,
+    ),
     "qwen3_vl": _seeing("qwen3vl", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS), _qwen3_vl),
     "qwen3_vl_moe": _seeing(
         "qwen3vlmoe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from ggplug_models.converting.rows import (
     MLP,
     NORMS,
     RMS,
+    ROUTED,
     SHARED_EXPERT,
     SHARED_EXPERTS,
     SIGMOID,
@@ -35,6 +37,7 @@ from ggplug_models.converting.rows import (
     layer,
     layers,
     positions,
+    routing,
     unusual_weights,
     windows,
 )
@@ -167,6 +170,67 @@ def _talkie(weights: Mapping[str, Stored], config: Values) -> dict[str, Any]:
     return {"talkie.logit_scale": factor}
 
 
+_AHEAD_OF_MIMO = 3
+"""How many blocks guess further tokens, which the settings of MiMo 2 do not say."""
+
+
+def _mimo_names(name: str, config: Values) -> str:
+    """The name of a tensor; the blocks that guess further tokens are those after the last one."""
+    if match := re.match(r"model\.mtp\.layers\.(\d+)\.(.+)", name):
+        return f"model.layers.{config.integer('num_hidden_layers') + int(match[1])}.{match[2]}"
+    return name
+
+
+def _mimo2(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; blocks with a window have their own number of heads of keys and values."""
+    windowed, n = config.values.get("hybrid_layer_pattern"), config.integer("num_hidden_layers")
+    if not isinstance(windowed, list) or len(windowed) != n or not {0, 1} >= {*windowed}:
+        raise config.refused("hybrid_layer_pattern", f"an array of {n} of 0 and 1")
+    windowed = [*windowed, *[1] * _AHEAD_OF_MIMO]
+    for setting in ("head_dim", "v_head_dim", "num_attention_heads"):
+        if (wide := config.integer(setting)) != config.integer(f"swa_{setting}", wide):
+            raise config.refused(f"swa_{setting}", f"{setting} ({wide})")
+    groups = [config.integer(f"{'swa_' * each}num_key_value_heads") for each in windowed]
+    local = {"rope.freq_base_swa": config.number("swa_rope_theta", at_least=0)} if "swa_rope_theta" in config else {}
+    scale = config.number("attention_value_scale", None)
+    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    weights = {key: value for key, value in routing(config).items() if key != "expert_weights_norm"}
+    return {
+        **rope.keys(config),
+        **local,
+        **weights,
+        "block_count": len(windowed),
+        "nextn_predict_layers": _AHEAD_OF_MIMO,
+        "attention.head_count_kv": np.array(groups, np.int32),
+        "attention.key_length": config.integer("head_dim"),
+        "attention.value_length": config.integer("v_head_dim"),
+        "attention.sliding_window": config.integer("sliding_window"),
+        "attention.sliding_window_pattern": np.array(windowed, np.int32),
+        **({} if scale is None else {"attention.value_scale": scale}),
+        "attention.layer_norm_rms_epsilon": config.number("layernorm_epsilon", 1e-5, at_least=0),
+        "rope.dimension_count": int(config.integer("head_dim") * part),
+    }
+
+
+_MIMO2 = Family(
+    "mimo2",
+    decoder(
+        *ATTENTION,
+        layer("self_attn.qkv_proj", "attn_qkv"),
+        Tensors(LAYER + r"self_attn\.attention_sink_bias", r"blk.\1.attn_sinks.weight"),
+        *MLP,
+        *NORMS,
+        *EXPERTS,
+        *BIAS_OF_CHOICE,
+        *AHEAD,
+        *layers({"pre_mlp_layernorm": "ffn_norm", "final_layernorm": "layer_output_norm"}),
+    ),
+    {**{key: to for key, to in INTEGERS.items() if not to.endswith("_kv")}, **ROUTED},
+    more=_mimo2,
+    names=_mimo_names,
+    unused=r"(?:visual|audio_encoder|speech_embeddings)\..*",
+    scalings=(),
+)
 _TURNED = Change(_turned)
 _COLUMN = Change(lambda values, config: values.reshape(-1, 1), lambda shape, config: (shape[0], 1))
 _BLOCK = r"blocks\.(\d+)\."
@@ -235,6 +299,7 @@ FAMILIES: dict[str, Family] = {
         RMS,
         _mellum,
     ),
+    **dict.fromkeys(("mimo_v2_flash", "mimo_v2"), _MIMO2),
     "talkie": Family(
         "talkie",
         (
