@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles.packed import ORACLES
-from paths import DATA
+from oracles.packed import model_file
 
 import ggplug_models
 from ggplug.errors import ModelError
@@ -23,7 +22,6 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 
 GOOD: dict[str, Any] = {"embedding_length": 64, "attention.head_count": 4, "context_length": 512}
 MIXED: dict[str, Any] = {"expert_count": 8, "expert_used_count": 2, "feed_forward_length": 96}
-MODELS = {"qwen3": DATA / "qwen3.gguf", "deepseek2-ocr": ORACLES / "deepseek2-ocr.gguf"}
 YARN: dict[str, Any] = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
 
 
@@ -103,6 +101,28 @@ def test_experts_that_do_not_go_together_are_refused_by_their_key(changed: dict[
         Experts.of(hyperparameters(**{**MIXED, **changed}))
 
 
+NEEDED = ["arctic", "smallthinker", "llama4", "bailingmoe2", "nemotron_h_moe", "laguna", "deepseek4"]
+
+
+def test_experts_that_a_family_needs_are_those_that_a_file_describes() -> None:
+    described = hyperparameters(**MIXED)
+    assert Experts.needed(described, normalized=False) == Experts.of(described, normalized=False)
+    with pytest.raises(ModelError, match=r"llama\.expert_count must be an integer of at least 1"):
+        Experts.needed(hyperparameters(**GOOD))
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_file_without_the_experts_that_its_family_needs_is_refused_by_the_key(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "dense.gguf"
+    with GGUFReader(model_file(name)) as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader, without=(f"{name}.expert_count",))
+        for each, info in reader.tensors.items():
+            writer.add_tensor(each, np.array(reader.data(info)), info.type, info.ne)
+        writer.write()
+    with pytest.raises(ModelError, match=rf"{name}\.expert_count must be an integer of at least 1"):
+        ggplug_models.load(path, ["CPU"])
+
+
 @pytest.mark.parametrize("groups", [{}, {"count": 0}, {"count": 0, "used_count": 0}])
 def test_no_groups_of_experts_is_one_group(groups: dict[str, Any]) -> None:
     found = Experts.of(hyperparameters(**MIXED, **{f"expert_group_{key}": value for key, value in groups.items()}))
@@ -131,11 +151,21 @@ def test_a_family_may_have_blocks_that_do_not_attend() -> None:
         ("qwen3.attention.head_count_kv", 0),
         ("qwen3.block_count", 10**9),
         ("deepseek2-ocr.rope.scaling.type", "yarn"),
+        ("deepseek4.attention.compress_ratios", np.array([0, 4])),
+        ("deepseek4.attention.compress_ratios", np.array([0, 4, 8])),
+        ("deepseek4.attention.compress_ratios", 4),
+        ("deepseek4.attention.head_count_kv", 2),
+        ("deepseek4.attention.indexer.key_length", 8),
+        ("deepseek4.attention.output_group_count", 3),
+        ("deepseek4.expert_gating_func", 2),
+        ("deepseek4.hyper_connection.count", 2),
+        ("deepseek32.attention.indexer.key_length", 2),
+        ("glm-dsa.attention.indexer.types", np.array([False, True])),
     ],
 )
 def test_the_error_of_a_file_names_the_key(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "odd.gguf"
-    with GGUFReader(MODELS[key.partition(".")[0]]) as reader, GGUFWriter(path) as writer:
+    with GGUFReader(model_file(key.partition(".")[0])) as reader, GGUFWriter(path) as writer:
         writer.add_metadata_of(reader, without=(key,))
         writer.add(key, value)
         for name, info in reader.tensors.items():
