@@ -150,7 +150,7 @@ def test_converting_a_folder_that_lacks_something_says_what(tmp_path: Path) -> N
     with pytest.raises(ModelError, match=r"config\.json"):
         ggplug_models.convert(tmp_path, tmp_path / "out.gguf")
     (tmp_path / "config.json").write_text('{"model_type": "whisper"}')
-    known = "model_type must be one of Dream, .*, bert, .*, umt5: no other family is supported, got 'whisper'"
+    known = "model_type must be one of Dream, .*, bert, .*, xverse: no other family is supported, got 'whisper'"
     with pytest.raises(ModelError, match=known):
         ggplug_models.convert(tmp_path, tmp_path / "out.gguf")
     with pytest.raises(ParameterError, match="Q9"):

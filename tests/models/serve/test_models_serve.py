@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import subprocess
 import sys
 import threading
@@ -293,6 +294,18 @@ def test_vectors_of_an_encoder(data: Path) -> None:
         assert live.ask("GET", "/metrics")[0] == 200
 
 
+@pytest.mark.parametrize("url", ["/v1/embeddings", "/embedding", "/api/embed"])
+def test_vectors_are_cut_to_the_lengths_of_the_file_only(data: Path, tmp_path: Path, url: str) -> None:
+    with ggplug_models.load(with_words(data / "bert.gguf", tmp_path / "words.gguf"), ["CPU"]) as encoder:
+        encoder.dimensions = (8, 16)
+        with served(encoder) as live:
+            status, _, found = live.ask("POST", url, {"input": "w1", "dimensions": 8})
+            (vector,) = re.findall(r"\[[^\[\]]+\]", json.dumps(found))
+            assert (status, len(json.loads(vector))) == (200, 8)
+            status, _, found = live.ask("POST", url, {"input": "w1", "dimensions": 7})
+            assert (status, "dimensions must be one of 8, 16 or 64, got 7" in str(found)) == (400, True)
+
+
 def test_a_text_longer_than_the_context_of_an_encoder_is_refused_and_not_truncated(data: Path, tmp_path: Path) -> None:
     with ggplug_models.load(with_words(data / "bert.gguf", tmp_path / "words.gguf"), ["CPU"]) as encoder:
         most = encoder.n_ctx
@@ -385,7 +398,7 @@ REFUSED = [
         "messages: the last two messages are the assistant's",
     ),
     ("embeddings", {"input": []}, 400, "input has 0 texts"),
-    ("embeddings", {"input": "a", "dimensions": 65}, 400, "dimensions must be at most 64, the length of this model's"),
+    ("embeddings", {"input": "a", "dimensions": 65}, 400, "dimensions must be an integer from 1 to 64, got 65"),
     ("embeddings", {"input": [[1], [300]]}, 400, "is 300; the token ids of the vocabulary are 0 to 299"),
     ("embeddings", {"input": ["a", ""]}, 400, "has no tokens"),
     ("embeddings", {"input": "a " * 600}, 400, "this model reads at most 512"),

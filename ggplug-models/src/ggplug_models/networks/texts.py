@@ -75,7 +75,7 @@ class TextModel(Network):
         fails; FreedError; and what a LongText's callable raises.
         """
         texts = self._prompted(texts, prompt)
-        length = self.n_embd if dimensions is None else self._length(dimensions)
+        length = self.vector_length(dimensions)
         with self.call():
             ids = self.text_tokenizer.encode(texts)
             without = next((number for number, each in enumerate(ids) if not len(each)), None)
@@ -98,7 +98,10 @@ class TextModel(Network):
             raise ParameterError(f"prompt {short_repr(name)} is unknown; the model's file has {known}", got=name)
         return [_behind(self.prompts[name], text) for text in texts]
 
-    def _length(self, dimensions: int) -> int:
+    def vector_length(self, dimensions: int | None) -> int:
+        """The number of elements of vectors that are cut to ``dimensions``.  Raises ParameterError."""
+        if dimensions is None:
+            return self.n_embd
         found = whole("dimensions", dimensions, 1, self.n_embd)
         if self.dimensions and found not in (*self.dimensions, self.n_embd):
             listed = ", ".join(map(str, self.dimensions))

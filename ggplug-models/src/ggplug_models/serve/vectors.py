@@ -133,14 +133,21 @@ class Embedder:
 
     # -- computing ----------------------------------------------------------------------------------
 
-    def vectors(self, ids: list[list[int]], cancelled: threading.Event, length: int | None = None) -> Floats:
-        """A vector of length 1 for each text.  ``length``: number of its elements that are kept.
+    def length(self, dimensions: int | None) -> int:
+        """The number of elements of vectors that a request wants.  Raises Problem."""
+        try:
+            return self.model.vector_length(dimensions)
+        except ParameterError as error:
+            raise Problem(400, error.message, param="dimensions", code="invalid_value") from None
+
+    def vectors(self, ids: list[list[int]], cancelled: threading.Event, length: int) -> Floats:
+        """A vector of length 1 for each text.  ``length``: number of its elements, see :meth:`length`.
 
         Raises CancelledError between two steps if ``cancelled`` is set, VectorsError for vectors that are not finite.
         """
         found = self._computed(lambda model: model.embed_ids(ids, progress=self._check(ids, cancelled)))
         check_finite(found, "input")
-        return found if length in (None, self.model.n_embd) else normalized(found[:, :length])
+        return found if length == self.model.n_embd else normalized(found[:, :length])
 
     def states(self, ids: list[list[int]], cancelled: threading.Event) -> list[Floats]:
         """The vectors of each text's tokens, not scaled.  Raises as :meth:`vectors` does; Problem."""

@@ -31,13 +31,7 @@ class VectorsWork:
     """The vectors of one request: token ids, and their computation."""
 
     def __init__(self, service: Service, body: EmbeddingBody) -> None:
-        if body.dimensions is not None and body.dimensions > service.model.n_embd:
-            raise Problem(
-                400,
-                f"dimensions must be at most {service.model.n_embd}, the length of this model's vectors",
-                param="dimensions",
-                code="invalid_value",
-            )
+        self._length = service.embedder.length(body.dimensions)
         self.service = service
         self.body = body
         self.ids = service.embedder.ids(several(body.input, "input"))
@@ -50,14 +44,14 @@ class VectorsWork:
                 "this server was started with --pooling none, and the OpenAI API has no vectors of tokens",
                 code="invalid_value",
             )
-        vectors = self.service.embedder.vectors(self.ids, cancelled, self.body.dimensions)
+        vectors = self.service.embedder.vectors(self.ids, cancelled, self._length)
         return embeddings(self.service.name, self.ids, vectors, self.body.encoding_format)
 
     def native(self, cancelled: threading.Event) -> list[dict[str, Any]]:
         """The reply of ``/embedding``: lists of vectors, one for each token if they are not pooled."""
         embedder = self.service.embedder
         if self.service.about.pooled:
-            found = list(embedder.vectors(self.ids, cancelled, self.body.dimensions)[:, None])
+            found = list(embedder.vectors(self.ids, cancelled, self._length)[:, None])
         else:
             found = embedder.states(self.ids, cancelled)
         return [{"index": number, "embedding": vectors.tolist()} for number, vectors in enumerate(found)]

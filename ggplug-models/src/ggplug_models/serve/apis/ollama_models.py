@@ -48,11 +48,11 @@ class EmbedWork:
 
     def __init__(self, service: Service, body: EmbedBody) -> None:
         self.service = service
-        self.body = body
+        self._length = service.embedder.length(body.dimensions)
         self.ids = service.embedder.ids([body.input] if isinstance(body.input, str) else body.input)
 
     def _vectors(self, cancelled: Any) -> Floats:
-        return self.service.embedder.vectors(self.ids, cancelled, self.body.dimensions)
+        return self.service.embedder.vectors(self.ids, cancelled, self._length)
 
     def new(self, cancelled: Any) -> dict[str, Any]:
         """The reply of ``/api/embed``."""
