@@ -215,6 +215,13 @@ def test_views_add_their_offsets() -> None:
     assert ops.reshape(ops.view(x, 8, 2), 16).root is x
 
 
+def test_a_parameter_may_be_an_array_of_one_number_or_a_list() -> None:
+    assert ops.scale(t(4), np.array(2.0)).op is ops.scale(t(4), 2.0).op
+    positions, sections = t(8, type=I), (2, 1, 1, 0)
+    rotated = [ops.rope(t(8, 1, 2), positions, 8, mode=8, sections=kind(sections)) for kind in (tuple, list, np.array)]
+    assert {each.op for each in rotated} == {rotated[0].op}
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 I = "i32"

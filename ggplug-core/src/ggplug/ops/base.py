@@ -42,6 +42,7 @@ whole source, with the elements that it does not change.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import keyword
@@ -288,9 +289,11 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
     def intern(key: tuple[Any, ...]) -> Op:
         values = key[: len(cls.parameters)]
         op = cls(**dict(zip(cls.parameters, values, strict=True))) if by_name else cls(*values)
+        op = equal.setdefault(op.key, op)
         if len(interned) > 4096:
             interned.clear()
-        interned[key] = op = equal.setdefault(op.key, op)
+        with contextlib.suppress(TypeError):  # lists and arrays have no hash
+            interned[key] = op
         return op
 
     space: dict[str, Any] = {f"_default_{n}": v for n, v in defaults.items()}
