@@ -122,11 +122,13 @@ def test_accuracy_has_llama_cpps_intervals_and_errors(model: Decoder) -> None:
     [
         ("hellaswag", b"a\nb\n", "2 lines are no whole number of tasks"),
         ("hellaswag", b"a\n4\nb\nc\nd\ne\n", "line 2 must be the number of the right ending"),
+        ("hellaswag", b"a\n" + b"1" * 5000 + b"\nb\nc\nd\ne\n", "line 2 must be the number of the right ending"),
         ("hellaswag", b"", "there are no tasks of HellaSwag"),
         ("hellaswag", b"\xff", "not valid UTF-8 at byte 0"),
         ("winogrande", b"0,no blank,a,b,1\n", "row 1 is no task of WinoGrande"),
         ("winogrande", b"0,a _ b,a,b,1\n1,a _ b,a,b,3\n", "row 2 is no task"),
         ("winogrande", b"0,a _ b,a,1\n", "row 1 is no task"),
+        ("winogrande", b'1,"' + b"a_" * 100_000, "the row that ends at line 1 is no CSV: field larger than"),
         ("multiple-choice", b"abc", "the number of tasks does not fit at byte 0 of 3"),
         ("multiple-choice", b"\xff" * 8, "it would have 4294967295 tasks"),
         ("multiple-choice", multiple_choice()[:-9], "does not fit"),

@@ -83,7 +83,7 @@ def hellaswag(data: bytes) -> list[Task]:
     for at in range(0, len(lines), size):
         context, label, *endings = lines[at : at + size]
         right = label.strip()
-        if not (right.isdecimal() and int(right) < ENDINGS):
+        if right not in map(str, range(ENDINGS)):
             raise ParameterError(
                 f"line {at + 2} must be the number of the right ending, 0 to {ENDINGS - 1}, got {label[:40]!r}",
                 got=label,
@@ -95,7 +95,7 @@ def hellaswag(data: bytes) -> list[Task]:
 def winogrande(data: bytes) -> list[Task]:
     """Reads CSV: number, sentence with ``_`` for the answer, two answers, the right one (1 or 2)."""
     found = []
-    for number, fields in enumerate(csv.reader(io.StringIO("\n".join(_lines(data)), newline="")), 1):
+    for number, fields in enumerate(_rows("\n".join(_lines(data))), 1):
         if not fields:
             continue
         if len(fields) != 5 or "_" not in fields[1] or fields[4].strip() not in ("1", "2"):
@@ -108,6 +108,18 @@ def winogrande(data: bytes) -> list[Task]:
         heads = tuple(before + answer for answer in fields[2:4])
         found.append(Task(tuple(head + after for head in heads), frozenset([int(fields[4]) - 1]), heads))
     return found
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise ParameterError(
+            f"the row that ends at line {rows.line_num} is no CSV: {error}",
+            got=rows.line_num,
+            remedy="look for a quotation mark that is not closed",
+        ) from None
 
 
 def multiple_choice(data: bytes) -> list[Task]:
