@@ -353,6 +353,7 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
         ("hunyuan_vl", "rope_scaling: xdrope_section", [1, "two"]),
         ("mimo2", "hybrid_layer_pattern", [0, 1, 1]),
         ("mimo2", "swa_v_head_dim", 16),
+        ("spark2_5", "rope_parameters: sliding_attention: partial_rotary_factor", 1.0),
     ],
 )
 def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: Any, tmp_path: Path) -> None:
@@ -881,6 +882,8 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("plamo2", "mamba_enabled", False),
         ("nomic-bert", "prenorm", True),
         ("bitnet", "hidden_act", "relu2"),
+        ("maple", "nope_on_global_attention", False),
+        ("spark2_5", "gate_attn_act_mode", "tanh"),
         ("mimo2", "routed_scaling_factor", 2.5),
         ("jais", "mup_scale_qk_dot_by_d", False),
         ("refact", "multi_query", False),

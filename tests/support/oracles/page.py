@@ -50,7 +50,7 @@ ABSENT = {
 """Why the other architectures of llama.cpp 0.3.36's sources are not there."""
 
 LEFT_OUT = {
-    "baichuan": "Baichuan 2 divides the rows of its output matrix by their lengths; llama.cpp's files have them as they are",
+    "baichuan": "Baichuan 2 divides the rows of its output matrix by their lengths; files have them as they are",
     "glm": "the length of contexts and the epsilon are the folder's; llama.cpp's converter has others",
     "plamo2": "the window of attention, which all blocks then lack; a text needs a program that has its tokeniser",
     "plamo3": "a text needs a program that has its tokeniser",

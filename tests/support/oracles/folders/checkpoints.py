@@ -337,6 +337,8 @@ NAMES = {
     "hunyuan_vl": "HunYuanVLForConditionalGeneration",
     "mimo_v2_flash": "MiMoV2FlashForCausalLM",
     "rwkv7": "RWKV7ForCausalLM",
+    "maple": "MapleForCausalLM",
+    "spark2_5": "Spark2_5ForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
 
@@ -1953,5 +1955,76 @@ FOLDERS: dict[str, Tiny] = {
             "vocab_size": 64,
         },
         tokens=world_tokens,
+    ),
+    "maple": by_hand(
+        "maple",
+        {
+            **{name: shape for name, shape in LLAMA.items() if not name.startswith("mlp")},
+            **{name: shape for name, shape in MIXTURE.items() if "shared" not in name},
+            "self_attn.q_norm.weight": [8],
+            "self_attn.k_norm.weight": [8],
+        },
+        {
+            **MIXTURE_SETTINGS,
+            "head_dim": 8,
+            "hidden_act": "silu",
+            "layer_types": LAYERS_OF_FOUR[:2],
+            "nope_on_global_attention": True,
+            "num_experts": 4,
+            "partial_rotary_factor": 0.5,
+            "sliding_window": 12,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "spark2_5": by_hand(
+        "spark2_5",
+        {
+            **{name: shape for name, shape in LLAMA.items() if not re.search("[qkv]_proj", name)},
+            "self_attn.q_k_v_proj.weight": [64, 32],
+            "self_attn.g_proj.weight": [4, 32],
+        },
+        {
+            "rope_theta": None,
+            "gate_attn_act_mode": "sigmoid",
+            "head_dim": 8,
+            "headwise_attn_output_gate": True,
+            "hidden_act": "gelu",
+            "layer_types": LAYERS_OF_FOUR[:2],
+            "rope_parameters": {
+                f"{kind}_attention": {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 0.5}
+                for kind, base in (("full", 500.0), ("sliding", 100.0))
+            },
+            "sliding_window": 12,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "muse-glimmer": Tiny(
+        lambda: transformers.MuseGlimmerForConditionalGeneration(
+            transformers.MuseGlimmerConfig(
+                text_config={
+                    **SHAPE,
+                    "num_hidden_layers": 4,
+                    "head_dim": 8,
+                    "layer_types": [*LAYERS_OF_FOUR[1:], LAYERS_OF_FOUR[0]],
+                    "sliding_window": 12,
+                    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+                },
+                vision_config={
+                    "hidden_size": 32,
+                    "intermediate_size": 32,
+                    "num_attention_heads": 2,
+                    "num_hidden_layers": 1,
+                    "pos_emb_height": 2,
+                    "pos_emb_width": 2,
+                },
+                out_hidden_size=128,
+                projector_hidden_size=32,
+            )
+        ),
+        qwen_tokens,
+        "BF16",
+        pre="qwen2",
     ),
 }
