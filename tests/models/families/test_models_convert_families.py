@@ -249,6 +249,18 @@ def test_a_rank_that_is_odd_is_named_by_line(tmp_path: Path) -> None:
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
+def test_joined_matrices_that_have_no_equal_parts_are_refused(tmp_path: Path) -> None:
+    for name, tensor, shape, named in (
+        ("baichuan", "model.layers.0.self_attn.W_pack.weight", [97, 32], "97 rows of a tensor cannot be split into 3"),
+        ("baichuan", "model.layers.0.self_attn.W_pack.weight", [99, 32], "33 rows cannot be split into 4 heads"),
+        ("talkie", "model.blocks.0.attn.attn_key.weight", [30, 32], "30 rows cannot be split into heads of 8"),
+    ):
+        folder = made(name, tmp_path / tensor[-20:] / str(shape[0]))
+        formula.write_folder(folder, {**expected(name)["weights"], tensor: shape}, "BF16", 1)
+        with pytest.raises(ModelError, match=named):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
 def test_a_part_of_a_matrix_of_grok_is_refused(tmp_path: Path) -> None:
     folder, name = made("grok", tmp_path), "model.layers.0.block_sparse_moe.experts.0.w1.weight"
     formula.write_folder(folder, {**expected("grok")["weights"], name: [12, 32]}, "BF16", 1)

@@ -24,11 +24,11 @@ _ACTIVATION = (
 
 _SILU = ("silu", "swish", "swiglu")
 _GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu")
-_SQUARED = ("relu2",)
+_SQUARED = ("relu2", "sqrelu")
 
 _ACTIVATIONS = {
     "apertus": ("xielu",),
-    **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"), _SQUARED),
+    **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm", "rwkv7"), _SQUARED),
     **dict.fromkeys(("jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"), _GELU),
     **dict.fromkeys(
         ("codeshell", "falcon", "grok", "spark2_5", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU

@@ -650,6 +650,7 @@ FOLDERS: dict[str, Tiny] = {
             "a_low_rank_dim": 8,
             "decay_low_rank_dim": 8,
             "gate_low_rank_dim": 8,
+            "hidden_act": "sqrelu",
             "v_low_rank_dim": 8,
             "head_dim": 64,
             "hidden_size": 64,
