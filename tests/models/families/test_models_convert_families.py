@@ -261,6 +261,17 @@ def test_joined_matrices_that_have_no_equal_parts_are_refused(tmp_path: Path) ->
             ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
+def test_a_group_of_heads_of_nemotron_that_does_not_divide_them_is_named(tmp_path: Path) -> None:
+    folder = made("nemotron-nas", tmp_path)
+    blocks = json.loads((folder / "config.json").read_text("utf-8"))["block_configs"]
+    blocks[0]["attention"]["n_heads_in_group"] = 3
+    changed(folder, "config.json", block_configs=blocks)
+    with pytest.raises(
+        ModelError, match=r"block_configs\[0\]: attention: n_heads_in_group must be a divisor of num_at"
+    ):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
 def test_a_part_of_a_matrix_of_grok_is_refused(tmp_path: Path) -> None:
     folder, name = made("grok", tmp_path), "model.layers.0.block_sparse_moe.experts.0.w1.weight"
     formula.write_folder(folder, {**expected("grok")["weights"], name: [12, 32]}, "BF16", 1)
