@@ -82,9 +82,6 @@ _GPT = (
 )
 """The rows of models with GPT-2's names, without those of matrices."""
 
-_STARCODER = ("starcoder",)
-"""The usual name of a way of splitting that several families name after themselves."""
-
 _OF_GPT = {
     "n_positions": "context_length",
     "n_embd": "embedding_length",
@@ -277,7 +274,7 @@ FAMILIES: dict[str, Family] = {
         {"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
         _refact,
         prefix=r"(?:transformer\.)?",
-        splitting=dict.fromkeys(_STARCODER, "refact"),
+        splitting={"starcoder": "refact"},
         scalings=(),
     ),
     "jais": replace(
@@ -312,7 +309,7 @@ FAMILIES: dict[str, Family] = {
         _codeshell,
         prefix=r"(?:transformer\.)?",
         unused=r"h\.\d+\.attn\.(?:bias|masked_bias|rotary_emb\.inv_freq)",
-        splitting=dict.fromkeys(_STARCODER, "codeshell"),
+        splitting={"starcoder": "codeshell"},
         scalings=(),
     ),
     "glm": Family(
