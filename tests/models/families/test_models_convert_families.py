@@ -249,6 +249,29 @@ def test_a_rank_that_is_odd_is_named_by_line(tmp_path: Path) -> None:
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
+def test_joined_matrices_that_have_no_equal_parts_are_refused(tmp_path: Path) -> None:
+    for name, tensor, shape, named in (
+        ("baichuan", "model.layers.0.self_attn.W_pack.weight", [97, 32], "97 rows of a tensor cannot be split into 3"),
+        ("baichuan", "model.layers.0.self_attn.W_pack.weight", [99, 32], "33 rows cannot be split into 4 heads"),
+        ("talkie", "model.blocks.0.attn.attn_key.weight", [30, 32], "30 rows cannot be split into heads of 8"),
+    ):
+        folder = made(name, tmp_path / tensor[-20:] / str(shape[0]))
+        formula.write_folder(folder, {**expected(name)["weights"], tensor: shape}, "BF16", 1)
+        with pytest.raises(ModelError, match=named):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_a_group_of_heads_of_nemotron_that_does_not_divide_them_is_named(tmp_path: Path) -> None:
+    folder = made("nemotron-nas", tmp_path)
+    blocks = json.loads((folder / "config.json").read_text("utf-8"))["block_configs"]
+    blocks[0]["attention"]["n_heads_in_group"] = 3
+    changed(folder, "config.json", block_configs=blocks)
+    with pytest.raises(
+        ModelError, match=r"block_configs\[0\]: attention: n_heads_in_group must be a divisor of num_at"
+    ):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
 def test_a_part_of_a_matrix_of_grok_is_refused(tmp_path: Path) -> None:
     folder, name = made("grok", tmp_path), "model.layers.0.block_sparse_moe.experts.0.w1.weight"
     formula.write_folder(folder, {**expected("grok")["weights"], name: [12, 32]}, "BF16", 1)
@@ -353,6 +376,7 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
         ("hunyuan_vl", "rope_scaling: xdrope_section", [1, "two"]),
         ("mimo2", "hybrid_layer_pattern", [0, 1, 1]),
         ("mimo2", "swa_v_head_dim", 16),
+        ("spark2_5", "rope_parameters: sliding_attention: partial_rotary_factor", 1.0),
     ],
 )
 def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: Any, tmp_path: Path) -> None:
@@ -881,6 +905,8 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("plamo2", "mamba_enabled", False),
         ("nomic-bert", "prenorm", True),
         ("bitnet", "hidden_act", "relu2"),
+        ("maple", "nope_on_global_attention", False),
+        ("spark2_5", "gate_attn_act_mode", "tanh"),
         ("mimo2", "routed_scaling_factor", 2.5),
         ("jais", "mup_scale_qk_dot_by_d", False),
         ("refact", "multi_query", False),

@@ -49,6 +49,26 @@ ABSENT = {
 }
 """Why the other architectures of llama.cpp 0.3.36's sources are not there."""
 
+LEFT_OUT = {
+    "baichuan": "Baichuan 2 divides the rows of its output matrix by their lengths; files have them as they are",
+    "glm": "the length of contexts and the epsilon are the folder's; llama.cpp's converter has others",
+    "plamo2": "the window of attention, which all blocks then lack; a text needs a program that has its tokeniser",
+    "plamo3": "a text needs a program that has its tokeniser",
+    "qwen": "how attention and RoPE change in contexts longer than `seq_length`",
+    "xlm-roberta": "the adapters of jina-embeddings-v3, of which only the model itself is written",
+}
+"""By model type: what a converted file lacks of its folder, or has of it that llama.cpp's lacks."""
+
+CONVERTED = """
+## What converted files leave out
+
+Settings that a network cannot follow are refused by their names.  Some that are read have no effect in llama.cpp, or
+are not in its files; where that holds for the published folders of a type, the converter does the same:
+
+| `model_type` | what |
+|---|---|
+"""
+
 BEHIND = """
 ## Architectures that do not load
 
@@ -70,7 +90,15 @@ def page() -> str:
         cells = [f"`{name}`", cls.__name__, kind, _codes(kinds), ", ".join(_checked(files)), _codes(files)]
         rows.append(f"| {' | '.join(cells)} |\n")
     absent = [f"| {_codes(sorted(names))} | {why} |\n" for why, names in ABSENT.items()]
-    return PAGE + "".join(rows) + BEHIND.format(count=sum(map(len, ABSENT.values()))) + "".join(absent)
+    left = [f"| `{kind}` | {what} |\n" for kind, what in LEFT_OUT.items()]
+    return (
+        PAGE
+        + "".join(rows)
+        + CONVERTED
+        + "".join(left)
+        + BEHIND.format(count=sum(map(len, ABSENT.values())))
+        + "".join(absent)
+    )
 
 
 def _written(family: Family) -> set[str]:

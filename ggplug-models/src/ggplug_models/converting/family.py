@@ -198,7 +198,7 @@ def paired(heads: Callable[[Values], int]) -> Change:
 
     def change(values: Array, config: Values) -> Array:
         n = heads(config)
-        if values.shape[0] % (2 * n):
+        if not n or values.shape[0] % (2 * n):
             raise ModelError(
                 f"a matrix with {values.shape[0]} rows cannot be split into {n} heads of an even width",
                 got=values.shape[0],
@@ -231,7 +231,7 @@ def apart(setting: str, inner: str | None = None, *, turned: bool = False) -> Ch
     def extents(shape: tuple[int, ...], config: Values) -> tuple[int, int, int]:
         holder = config.inner(inner) if inner else config
         n = holder.integer(setting)
-        if shape[0] % n:
+        if len(shape) != 2 or shape[0] % n:
             raise holder.refused(setting, f"a divisor of the {shape[0]} rows of the matrices of all experts")
         return n, shape[0] // n, shape[1]
 

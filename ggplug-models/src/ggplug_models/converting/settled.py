@@ -24,13 +24,15 @@ _ACTIVATION = (
 
 _SILU = ("silu", "swish", "swiglu")
 _GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu")
-_SQUARED = ("relu2",)
+_SQUARED = ("relu2", "sqrelu")
 
 _ACTIVATIONS = {
     "apertus": ("xielu",),
-    **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"), _SQUARED),
+    **dict.fromkeys(("arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm", "rwkv7"), _SQUARED),
     **dict.fromkeys(("jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"), _GELU),
-    **dict.fromkeys(("codeshell", "falcon", "grok", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU),
+    **dict.fromkeys(
+        ("codeshell", "falcon", "grok", "spark2_5", "gpt2", "gptneox", "phi2", "starcoder", "starcoder2"), _GELU
+    ),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma-embedding"), _GELU),
 }
 """Where it isn't SiLU.  Published models name one form of GELU and mean the other, so both are taken."""
@@ -114,6 +116,9 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         "no_rope_layers": lambda config: ([], *_rotating(config)),
         "use_qk_norm": lambda config: (config.integer("num_local_experts", 16) != 128,),
     },
+    "maple": {"nope_on_global_attention": (True,), "norm_topk_prob": (True,), "num_shared_experts": (0,)},
+    "muse-glimmer": {"post_norm_eps": (1e-8,)},
+    "spark2_5": {"gate_attn_act_mode": ("sigmoid",), "headwise_attn_output_gate": (True,)},
     "mimo2": {"norm_topk_prob": (True,), "routed_scaling_factor": (1,), "topk_method": ("noaux_tc",)},
     "nomic-bert": _NOMIC,
     "nomic-bert-moe": {**_NOMIC, "moe_normalize_expert_weights": (False,), "num_shared_experts": (0,)},

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 import math
 import re
-from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,43 +14,23 @@ from ggplug.errors import ModelError
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
-from ggplug_models.converting.special import KEYS, chat_template, looks_special, refused_model, special
+from ggplug_models.converting.special import KEYS, chat_template, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
+from ggplug_models.converting.token_files import LINES, RANKS, WORLD, lines, ranked, world
+from ggplug_models.converting.token_table import BYTE, NORMAL, SPACE_PREFIX, UNKNOWN, USER_DEFINED, TokenTable
 from ggplug_models.converting.tokenizer_json import drops_spaces, normalizers, of_bytes, of_text, puts_space
-from ggplug_models.metadata.values import Values, short_repr
-from ggplug_models.tokenizers.byte_pairs import FORM, LETTERS, MERGES, WHOLE_WORDS
+from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
 from ggplug_models.tokenizers.unigram import CHARSMAP
-from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
+from ggplug_models.tokenizers.vocabulary import SCORES, TOKENS
 
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
 
-WORLD = "world"
-"""The vocabulary of RWKV's families, which have a list of tokens in a file of its own."""
-
-WORLD_TOKENS = "rwkv_vocab_v20230424.txt"
-
-LINES = "lines"
-"""The vocabulary of PLaMo 2 and 3, whose tokens are arrays of JSON on the lines of a file of their own."""
-
-TOKEN_LINES = "tokenizer.jsonl"
-
-RANKS = "ranks"
-"""The vocabulary of Qwen 1, a file with the rank of each token, by which tokens are merged."""
-
-RANKS_OF_QWEN = "qwen.tiktoken"
-_NAMED_BY_QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205)))
-"""The tokens that follow those of the file, by the published code of the tokenizer."""
-
-SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
-
 UNIGRAM = 1
 """The type of a SentencePiece model."""
-
-NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
-"""Values of ``tokenizer.ggml.token_type``, in addition to CONTROL."""
 
 
 def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
@@ -91,11 +68,11 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
             found = _listed_unigram(description, n_vocab)
         return found | special(folder, description, settings, config, n_vocab)
     if kinds == (WORLD,):
-        return _world(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
+        return world(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
     if kinds == (RANKS,):
-        return _ranked(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
+        return ranked(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
     if kinds == (LINES,):
-        return _lines(folder, settings, n_vocab) | chat_template(folder, settings)
+        return lines(folder, settings, n_vocab) | chat_template(folder, settings)
     if kinds != (MERGED,) and PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
         description = folder.optional_json("tokenizer.json") or Values({})
         found = _sentence_pieces(folder, description, settings, n_vocab)
@@ -113,44 +90,6 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     return found | special(folder, description, settings, config, n_vocab)
 
 
-class _TokenTable:
-    """The tokens, scores and types of a vocabulary, by id; ids without a token are unused."""
-
-    def __init__(self, n: int) -> None:
-        self.texts = [f"[PAD{i}]" for i in range(n)]
-        self.scores = np.full(n, -10000, np.float32)
-        self.types = np.full(n, UNUSED, np.int32)
-
-    def put(self, token: int, text: str, kind: int, score: float = 0.0) -> None:
-        self.texts[token], self.types[token], self.scores[token] = text, kind, score
-
-    def put_added(self, description: Values, settings: Values) -> None:
-        """Adds the tokens that were added to the vocabulary; U+2581 in their texts becomes a space."""
-        n = len(self.texts)
-        entries = [(each.values.get("id"), each) for each in description.objects("added_tokens", [])]
-        if "added_tokens_decoder" in settings:
-            decoder = settings.inner("added_tokens_decoder")
-            entries += [(int(key) if key.isdecimal() else None, decoder.inner(key)) for key in decoder.values]
-        for token, entry in entries:
-            if not isinstance(token, int) or token < 0:
-                raise entry.refused("id", "an integer of at least 0")
-            if token >= n:
-                continue  # the weights have no embedding for it
-            text = entry.text("content")
-            if entry.boolean("special", False) or looks_special(text):
-                self.put(token, text, CONTROL, -1000)
-            else:
-                self.put(token, text.replace(WORD_START, " "), USER_DEFINED, -1000)
-
-    def metadata(self, model: str, pre: str) -> dict[str, Any]:
-        return {
-            MODEL: model,
-            PRE: pre,
-            TOKENS: self.texts,
-            TOKEN_TYPE: self.types,
-        }
-
-
 def _places(description: Values, n_vocab: int) -> dict[str, int]:
     """The ids of the tokens in the vocabulary of ``tokenizer.json``.  Raises ModelError."""
     words = description.inner("model").inner("vocab")
@@ -158,7 +97,7 @@ def _places(description: Values, n_vocab: int) -> dict[str, int]:
 
 
 def _byte_pairs(description: Values, n_vocab: int) -> dict[str, Any]:
-    tokens = _TokenTable(n_vocab)
+    tokens = TokenTable(n_vocab)
     for text, token in _places(description, n_vocab).items():
         tokens.put(token, text, NORMAL)
     tokens.put_added(description, Values({}))
@@ -187,9 +126,9 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
     return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
 
 
-def _pieces_and_added(folder: Folder, name: str, n_vocab: int) -> _TokenTable:
+def _pieces_and_added(folder: Folder, name: str, n_vocab: int) -> TokenTable:
     """The pieces of a SentencePiece file, and the tokens of ``added_tokens.json``."""
-    tokens = _TokenTable(n_vocab)
+    tokens = TokenTable(n_vocab)
     for token, piece in enumerate(pieces(folder.read(name), folder.path / name)[:n_vocab]):
         # User-defined tokens follow from added_tokens_decoder; as in llama.cpp, the others become normal ones.
         tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
@@ -223,7 +162,7 @@ def _unigram(folder: Folder, n_vocab: int) -> dict[str, Any]:
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
     """The metadata of a vocabulary of unigrams in ``tokenizer.json``."""
-    model, tokens = description.inner("model"), _TokenTable(n_vocab)
+    model, tokens = description.inner("model"), TokenTable(n_vocab)
     listed, unknown = model.values.get("vocab"), model.integer("unk_id", None, at_least=0)
     for token, entry in enumerate(listed if isinstance(listed, list) else [None]):
         if token >= n_vocab or not _scored(entry):
@@ -259,112 +198,13 @@ def _table(description: Values) -> dict[str, Any]:
     return {}
 
 
-def _world(folder: Folder, n_vocab: int) -> dict[str, Any]:
-    """The metadata of RWKV's list of tokens: a number, a literal of Python, and a number of bytes on each line."""
-    tokens = _TokenTable(n_vocab)
-    tokens.put(0, "<s>", CONTROL)
-    lines = folder.read(WORLD_TOKENS).decode("utf-8", "replace").removesuffix("\n").split("\n")
-    for token, line in enumerate(lines, 1):
-        try:
-            literal, size = line.split(" ", 1)[1].rsplit(" ", 1)
-            text = ast.literal_eval(literal)
-            content = text.encode("utf-8") if isinstance(text, str) else text
-            right = isinstance(content, bytes) and len(content) == int(size) and token < n_vocab
-        except (ValueError, TypeError, IndexError, SyntaxError):
-            right = False
-        if not right:
-            wanted = "a number, a token as a literal of Python, and its bytes, of no more tokens than embeddings"
-            place = f"{folder.path / WORLD_TOKENS}: line {token}"
-            raise ModelError(f"{place} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted)
-        tokens.put(token, repr(content)[2:-1], NORMAL)
-    return {MODEL: "rwkv", TOKENS: tokens.texts, TOKEN_TYPE: tokens.types}
-
-
-def _ranked(folder: Folder, n_vocab: int) -> dict[str, Any]:
-    """The metadata of a list of tokens in base 64 with their ranks; merges are those that make the tokens by rank."""
-    ranks: dict[bytes, int] = {}
-    place, tokens = folder.path / RANKS_OF_QWEN, _TokenTable(n_vocab)
-    for number, line in enumerate(folder.read(RANKS_OF_QWEN).splitlines()):
-        try:
-            encoded, rank = line.split()
-            content = base64.b64decode(encoded, validate=True)
-            right = int(rank) == number < n_vocab and content not in ranks
-        except ValueError:
-            right = False
-        if not right:
-            wanted = f"a token in base 64 and {number}, of no more tokens than embeddings"
-            raise ModelError(
-                f"{place}: line {number + 1} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted
-            )
-        ranks[content] = number
-    made = []
-    for number, content in enumerate(ranks):
-        tokens.put(number, _in_letters(content), NORMAL)
-        if len(content) > 1:
-            parts = _merged_by_rank(content, ranks)
-            if len(parts) != 2:
-                raise ModelError(f"{place}: line {number + 1} has a token that no two others make", got=content)
-            made.append(" ".join(map(_in_letters, parts)))
-    for number, text in enumerate(_NAMED_BY_QWEN[: max(0, n_vocab - len(ranks))], len(ranks)):
-        tokens.put(number, text, CONTROL)
-    return tokens.metadata("gpt2", "qwen2") | {MERGES: made, FORM: "NFC"}
-
-
-def _in_letters(token: bytes) -> str:
-    return "".join(map(_LETTER_OF.__getitem__, token))
-
-
-_LETTER_OF = {byte: letter for letter, byte in LETTERS.items()}
-
-
-def _merged_by_rank(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """The parts of a token after all merges of a lower rank than its own."""
-    parts = [bytes([byte]) for byte in token]
-    while len(parts) > 2:
-        pairs = [(ranks.get(left + right, len(ranks)), n) for n, (left, right) in enumerate(pairwise(parts))]
-        rank, n = min(pairs)
-        if rank >= ranks[token]:
-            break
-        parts[n : n + 2] = [parts[n] + parts[n + 1]]
-    return parts
-
-
-def _lines(folder: Folder, settings: Values, n_vocab: int) -> dict[str, Any]:
-    """The metadata of PLaMo's lines of a token, its score, and its kind.  ``settings``: ``tokenizer_config.json``."""
-    tokens = _TokenTable(n_vocab)
-    lines = [line for line in folder.read(TOKEN_LINES).decode("utf-8", "replace").split("\n") if line.strip()]
-    for token, line in enumerate(lines):
-        try:
-            text, score, kind, *_ = json.loads(line)
-            right = isinstance(text, str) and math.isfinite(score) and token < n_vocab
-        except (ValueError, TypeError):
-            right = False
-        if not right:
-            wanted = "an array of a token, its score and its kind, of no more tokens than embeddings"
-            place = f"{folder.path / TOKEN_LINES}: line {token + 1}"
-            raise ModelError(f"{place} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted)
-        kinds = {"UNKNOWN": UNKNOWN, "CONTROL": CONTROL, "BYTE": BYTE}
-        named = text.startswith("<|plamo:") and text.endswith("|>")
-        tokens.put(token, text, kinds.get(kind, CONTROL if named else NORMAL), score)
-    for number in range(1, n_vocab - len(lines) + 1):
-        tokens.put(len(lines) + number - 1, f"[PAD{number}]", UNUSED, -1000)
-    found = tokens.metadata("plamo2", "default") | {SCORES: tokens.scores, SPACE_PREFIX: False}
-    for kind in ("bos", "eos", "pad", "sep", "unk"):
-        if f"{kind}_token" in settings:
-            text = settings.text(f"{kind}_token")
-            if text not in tokens.texts:
-                raise settings.refused(f"{kind}_token", f"one of the tokens of {TOKEN_LINES}")
-            found[f"tokenizer.ggml.{KEYS[kind]}_token_id"] = tokens.texts.index(text)
-    return found
-
-
 def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
     """The metadata of a SentencePiece vocabulary without ``tokenizer.model``.
 
     The score of a token is minus the index of the first merge that makes it.  SentencePiece merges the pair whose token
     has the highest score, so the order of merges is the same.
     """
-    tokens = _TokenTable(n_vocab)
+    tokens = TokenTable(n_vocab)
     unknown = description.inner("model").text("unk_token", None)
     first = {left + right: -float(n) for n, (left, right) in reversed(list(enumerate(merges(description))))}
     for text, token in _places(description, n_vocab).items():
@@ -389,7 +229,7 @@ def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]
     settings = folder.optional_json("tokenizer_config.json") or Values({})
     entries = description.objects("added_tokens", [])
     control = {entry.text("content") for entry in entries if entry.boolean("special", False)}
-    tokens = _TokenTable(n_vocab)
+    tokens = TokenTable(n_vocab)
     tokens.texts = [WORD_START + text for text in tokens.texts]
     for text, token in places.items():
         if text in control:

@@ -18,7 +18,9 @@ if not (source / "convert_hf_to_gguf.py").exists():
 sys.path[:0] = [str(source), str(source / "gguf-py")]  # its package gguf is newer than the published one
 recording = importlib.import_module("oracles.folders.recording")
 families = importlib.import_module("oracles.families")
-tables = {**recording.FOLDERS, **importlib.import_module("oracles.folders.checkpoints").FOLDERS}
+tables = dict(recording.FOLDERS)
+for module in ("checkpoints", "published", "published_mixtures", "published_encoders"):
+    tables |= importlib.import_module(f"oracles.folders.{module}").FOLDERS
 for name in families.known(parser, options.names, tables):
     recording.record(name, tables[name], source, options.out)
     print(name, flush=True)

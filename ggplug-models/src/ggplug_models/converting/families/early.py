@@ -39,7 +39,9 @@ from ggplug_models.converting.rows import (
     layer,
     layers,
 )
-from ggplug_models.converting.vocabulary import MERGED, RANKS, UNKNOWN
+from ggplug_models.converting.token_files import RANKS
+from ggplug_models.converting.token_table import UNKNOWN
+from ggplug_models.converting.vocabulary import MERGED
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import CONTROL
 from ggplug_models.tokenizers.vocabulary import TOKEN_TYPE
@@ -79,9 +81,6 @@ _GPT = (
     *layers({"ln_1": "attn_norm", "ln_2": "ffn_norm"}, block=_H),
 )
 """The rows of models with GPT-2's names, without those of matrices."""
-
-_STARCODER = ("starcoder",)
-"""The usual name of a way of splitting that several families name after themselves."""
 
 _OF_GPT = {
     "n_positions": "context_length",
@@ -275,7 +274,7 @@ FAMILIES: dict[str, Family] = {
         {"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
         _refact,
         prefix=r"(?:transformer\.)?",
-        splitting=dict.fromkeys(_STARCODER, "refact"),
+        splitting={"starcoder": "refact"},
         scalings=(),
     ),
     "jais": replace(
@@ -310,7 +309,7 @@ FAMILIES: dict[str, Family] = {
         _codeshell,
         prefix=r"(?:transformer\.)?",
         unused=r"h\.\d+\.attn\.(?:bias|masked_bias|rotary_emb\.inv_freq)",
-        splitting=dict.fromkeys(_STARCODER, "codeshell"),
+        splitting={"starcoder": "codeshell"},
         scalings=(),
     ),
     "glm": Family(

@@ -1,4 +1,4 @@
-"""Decoders of 2026: mixtures with windows, and Talkie."""
+"""Decoders of 2026, most of which have windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ggplug.errors import ModelError
 from ggplug_models.converting import rope
 from ggplug_models.converting.checkpoint import Stored
-from ggplug_models.converting.family import Array, Change, Family, Tensors, head_dim
+from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     AHEAD,
@@ -26,6 +26,7 @@ from ggplug_models.converting.rows import (
     LAYER,
     MLP,
     NORMS,
+    PAIRED_ATTENTION,
     RMS,
     ROUTED,
     SHARED_EXPERT,
@@ -131,6 +132,55 @@ def _laguna(config: Values, folder: Folder) -> dict[str, Any]:
         "expert_weights_norm": True,
         "expert_weights_scale": config.number("moe_routed_scaling_factor", at_least=0),
     }
+
+
+def _maple(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; the network clips the gates of experts at a number that is no setting."""
+    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    return {
+        **windows(config, folder),
+        "vocab_size": config.integer("vocab_size"),
+        "rope.dimension_count": int(head_dim(config) * part),
+        "swiglu_clamp_exp": np.full(config.integer("num_hidden_layers"), 7.0, np.float32),
+    }
+
+
+def _spark(config: Values, folder: Folder) -> dict[str, Any]:
+    full, local = (config.inner("rope_parameters").inner(f"{kind}_attention") for kind in ("full", "sliding"))
+    parts = [each.number("partial_rotary_factor", at_least=0) for each in (full, local)]
+    if parts[0] != parts[1]:
+        raise local.refused("partial_rotary_factor", f"that of blocks without a window ({parts[0]:g})")
+    rotated = int(config.integer("head_dim") * parts[0])
+    return {
+        **windows(config, folder),
+        "vocab_size": config.integer("vocab_size"),
+        "rope.dimension_count": rotated,
+        "rope.dimension_count_swa": rotated,
+    }
+
+
+def _muse(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; only blocks with a window rotate."""
+    found, bases = windows(config, folder), config.values.get("layer_rope_theta")
+    base = rope.settings(config).number("rope_theta", at_least=0)
+    if bases is not None and bases != [base * each for each in found["attention.sliding_window_pattern"]]:
+        raise config.refused("layer_rope_theta", f"an array of {base:g} for blocks with a window, and 0 for others")
+    return found
+
+
+def _muse_norms(config: Values) -> dict[str, Array]:
+    """The norms of heads, of which the one of queries has a factor and the other is one."""
+    wide, factor = config.integer("head_dim"), config.number("qk_scale_factor")
+    return {
+        f"blk.{number}.attn_{name}_norm.weight": np.full(wide, value, np.float32)
+        for number in range(config.integer("num_hidden_layers"))
+        for name, value in (("q", factor), ("k", 1.0))
+    }
+
+
+def _muse_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
+    end = "<|eot|>"
+    return {"tokenizer.ggml.eot_token_id": found[TOKENS].index(end)} if end in found[TOKENS] else {}
 
 
 _TURN_END = "</assistant>"
@@ -300,6 +350,53 @@ FAMILIES: dict[str, Family] = {
         _mellum,
     ),
     **dict.fromkeys(("mimo_v2_flash", "mimo_v2"), _MIMO2),
+    "maple": Family(
+        "maple",
+        decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *NORMS),
+        {**INTEGERS, **EXPERT_COUNTS, **EXPERT_WIDTH},
+        RMS,
+        _maple,
+    ),
+    "spark2_5": Family(
+        "spark2_5",
+        decoder(
+            layer("self_attn.q_k_v_proj", "attn_qkv"),
+            layer("self_attn.g_proj", "attn_gate"),
+            ATTENTION[3],
+            *MLP,
+            *NORMS,
+        ),
+        INTEGERS,
+        RMS,
+        _spark,
+        scalings=(),
+    ),
+    "muse_glimmer": Family(
+        "muse-glimmer",
+        decoder(
+            *PAIRED_ATTENTION,
+            layer("self_attn.gate_proj", "attn_gate"),
+            *MLP,
+            *layers(
+                {
+                    "input_layernorm": "attn_norm",
+                    "post_attention_layernorm": "post_attention_norm",
+                    "pre_feedforward_layernorm": "ffn_norm",
+                    "post_feedforward_layernorm": "post_ffw_norm",
+                },
+                PLUS_ONE,
+            ),
+        ),
+        INTEGERS,
+        {**RMS, "final_logit_softcapping": "final_logit_softcapping", "output_multiplier": "logit_scale"},
+        _muse,
+        fixed=_muse_norms,
+        prefix=r"(?:model\.language_model\.|model\.)?",
+        unused=r"(?:model\.)?vision_\w+\..*",
+        inner="text_config",
+        vocabulary=_muse_tokens,
+        scalings=(),
+    ),
     "talkie": Family(
         "talkie",
         (

@@ -68,6 +68,8 @@ def _attentions(config: Values) -> tuple[list[int], list[int]]:
     for block in _blocks(config):
         of = block.inner("attention")
         together = of.integer("n_heads_in_group", None)
+        if n_heads(config) % (together or 1):
+            raise of.refused("n_heads_in_group", f"a divisor of num_attention_heads ({n_heads(config)})")
         linear = together is None and of.boolean("replace_with_linear", False)
         heads.append(n_heads(config) if together is not None or linear else 0)
         groups.append(0 if together is None else n_heads(config) // together)
