@@ -160,6 +160,14 @@ def test_what_is_no_text_is_named(model: Decoder) -> None:
     assert model.embed_ids([]).shape == (0, 64)
 
 
+def test_a_text_without_tokens_is_named(data: Path) -> None:
+    with (
+        ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as qwen,  # its files put no token before a text
+        pytest.raises(ParameterError, match=r"texts\[1\] has no tokens: it is empty.*\(leave such texts out\)"),
+    ):
+        qwen.embed(["a", ""])
+
+
 def test_a_text_of_more_ids_than_the_context_length_is_refused_as_by_an_encoder(model: Decoder) -> None:
     length = model.n_ctx
     assert model.embed_ids([[5] * length]).shape == (1, 64)

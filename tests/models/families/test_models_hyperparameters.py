@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles.packed import ORACLES
+from oracles.packed import ORACLES, model_file
 from paths import DATA
 
 import ggplug_models
@@ -101,6 +101,28 @@ def test_absent_keys_of_rotations_have_the_defaults_of_llama_cpp() -> None:
 def test_experts_that_do_not_go_together_are_refused_by_their_key(changed: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelError, match=re.escape(f"llama.{named}")):
         Experts.of(hyperparameters(**{**MIXED, **changed}))
+
+
+NEEDED = ["arctic", "smallthinker", "llama4", "bailingmoe2", "nemotron_h_moe", "laguna"]
+
+
+def test_experts_that_a_family_needs_are_those_that_a_file_describes() -> None:
+    described = hyperparameters(**MIXED)
+    assert Experts.needed(described, normalized=False) == Experts.of(described, normalized=False)
+    with pytest.raises(ModelError, match=r"llama\.expert_count must be an integer of at least 1"):
+        Experts.needed(hyperparameters(**GOOD))
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_file_without_the_experts_that_its_family_needs_is_refused_by_the_key(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "dense.gguf"
+    with GGUFReader(model_file(name)) as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader, without=(f"{name}.expert_count",))
+        for each, info in reader.tensors.items():
+            writer.add_tensor(each, np.array(reader.data(info)), info.type, info.ne)
+        writer.write()
+    with pytest.raises(ModelError, match=rf"{name}\.expert_count must be an integer of at least 1"):
+        ggplug_models.load(path, ["CPU"])
 
 
 @pytest.mark.parametrize("groups", [{}, {"count": 0}, {"count": 0, "used_count": 0}])

@@ -184,6 +184,14 @@ def test_a_draft_that_changes_its_copy_of_the_text_changes_no_text(model: Decode
     assert written(model, "penalties", Greedy()) == written(model, "penalties", None)
 
 
+def test_a_draft_model_that_reads_a_source_text_is_refused() -> None:
+    with (
+        ggplug_models.load(model_file("t5"), ["CPU"]) as reading,
+        pytest.raises(ModelError, match="read a source text"),
+    ):
+        DraftModel(reading)
+
+
 @pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2", "mamba"])
 def test_models_with_states_are_refused_in_words(name: str, model: Decoder) -> None:
     with ggplug_models.load(ORACLES / f"{name}.gguf", ["CPU"]) as stateful, Session(stateful, 32) as session:

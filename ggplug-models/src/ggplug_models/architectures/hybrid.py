@@ -92,8 +92,7 @@ class NemotronHMoe(NemotronH):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
-        assert experts is not None
+        experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)
         self.experts = replace(experts, activation=relu_squared)
         self.n_short = hp.integer("moe_latent_size", 0, at_least=0)
 

@@ -56,13 +56,11 @@ class BailingMoe2(Qwen3):
     The blocks at the end that predict further tokens are not used.
     """
 
-    normalized_experts = False
-
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        assert self.experts is not None
-        width = hp.integer("expert_shared_feed_forward_length", 0, at_least=0) or self.experts.n_ff
-        self.experts = replace(self.experts, n_ff_shared=width * hp.integer("expert_shared_count", 0, at_least=0))
+        experts = Experts.needed(hp, normalized=False)
+        width = hp.integer("expert_shared_feed_forward_length", 0, at_least=0) or experts.n_ff
+        self.experts = replace(experts, n_ff_shared=width * hp.integer("expert_shared_count", 0, at_least=0))
 
 
 @architecture("hy_v3")
@@ -95,6 +93,10 @@ class Dbrx(Llama):
 @architecture("arctic")
 class Arctic(Llama):
     """Arctic (Snowflake, 2024): a dense network after attention, and experts that read the block's input."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.experts = Experts.needed(hp)
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
@@ -186,6 +188,7 @@ class SmallThinker(Llama):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
+        self.experts = Experts.needed(hp)
         self.slides = hp.integer("attention.sliding_window", 0, at_least=0) > 0
         if self.slides:
             self.slide_with_rope(hp, 4, first=True)

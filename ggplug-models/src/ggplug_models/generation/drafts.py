@@ -18,6 +18,8 @@ from ggplug.errors import ModelError, ParameterError
 from ggplug.types import Type
 from ggplug_models.checks.arguments import LARGEST, check_sequence, number, whole
 from ggplug_models.sampling.sampler import Logits
+from ggplug_models.state.cells import SOURCE
+from ggplug_models.state.memory import KeysValues
 from ggplug_models.state.session import LanguageModel
 
 MOST = 3
@@ -133,7 +135,8 @@ class DraftModel(Drafts):
     ``cache_type``: type of its KV cache.  The object owns a session of the model: call :meth:`free`, or use a ``with``
     block.
 
-    Raises ModelError for a model with a recurrent state; ParameterError, OutOfMemoryError, FreedError.
+    Raises ModelError for a model with a recurrent state, or that reads a source text; ParameterError, OutOfMemoryError,
+    FreedError.
     """
 
     def __init__(
@@ -148,6 +151,12 @@ class DraftModel(Drafts):
         super().__init__(most)
         least = number("least", least, 0, 1)
         super().check(model)
+        if any(isinstance(kind, KeysValues) and kind.window == SOURCE for kind in model.kinds):
+            raise ModelError(
+                f"{model.architecture} models read a source text, which a draft model gets none of",
+                got=model.architecture,
+                remedy="use a draft model that continues texts, or another kind of draft",
+            )
         self.model = model
         self.least = least
         self.session = model.session(n_ctx, cache_type=cache_type)

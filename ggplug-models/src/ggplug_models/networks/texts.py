@@ -78,6 +78,13 @@ class TextModel(Network):
         length = self.n_embd if dimensions is None else self._length(dimensions)
         with self.call():
             ids = self.text_tokenizer.encode(texts)
+            without = next((number for number, each in enumerate(ids) if not len(each)), None)
+            if without is not None:
+                raise ParameterError(
+                    f"texts[{without}] has no tokens: it is empty, or the tokenizer drops all that it has",
+                    got=short_repr(texts[without]),
+                    remedy="leave such texts out",
+                )
             found = self.embed_ids(ids, batch=batch, normalize=False, progress=progress)[:, :length]
         return normalized(found) if normalize else found
 
