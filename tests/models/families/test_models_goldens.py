@@ -32,12 +32,14 @@ ON_GPUS = [
     "gpt-oss",
     "bloom",
     "lfm2",
+    "deepseek4",
     *(
         pytest.param(each, marks=pytest.mark.long)
         for each in ("apertus", "deepseek2", "jamba", "mamba2", "rwkv7-heads")
     ),
 ]
-"""Those with the ops that others lack: sinks and experts, ALiBi, convolutions, latent attention, states."""
+"""Those with the ops that others lack: sinks and experts, ALiBi, convolutions, an indexer and streams, states; and with
+latent attention."""
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])

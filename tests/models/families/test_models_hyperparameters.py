@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles.packed import ORACLES, model_file
-from paths import DATA
+from oracles.packed import model_file
 
 import ggplug_models
 from ggplug.errors import ModelError
@@ -23,7 +22,6 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 
 GOOD: dict[str, Any] = {"embedding_length": 64, "attention.head_count": 4, "context_length": 512}
 MIXED: dict[str, Any] = {"expert_count": 8, "expert_used_count": 2, "feed_forward_length": 96}
-MODELS = {"qwen3": DATA / "qwen3.gguf", "deepseek2-ocr": ORACLES / "deepseek2-ocr.gguf"}
 YARN: dict[str, Any] = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
 
 
@@ -103,7 +101,7 @@ def test_experts_that_do_not_go_together_are_refused_by_their_key(changed: dict[
         Experts.of(hyperparameters(**{**MIXED, **changed}))
 
 
-NEEDED = ["arctic", "smallthinker", "llama4", "bailingmoe2", "nemotron_h_moe", "laguna"]
+NEEDED = ["arctic", "smallthinker", "llama4", "bailingmoe2", "nemotron_h_moe", "laguna", "deepseek4"]
 
 
 def test_experts_that_a_family_needs_are_those_that_a_file_describes() -> None:
@@ -153,11 +151,21 @@ def test_a_family_may_have_blocks_that_do_not_attend() -> None:
         ("qwen3.attention.head_count_kv", 0),
         ("qwen3.block_count", 10**9),
         ("deepseek2-ocr.rope.scaling.type", "yarn"),
+        ("deepseek4.attention.compress_ratios", np.array([0, 4])),
+        ("deepseek4.attention.compress_ratios", np.array([0, 4, 8])),
+        ("deepseek4.attention.compress_ratios", 4),
+        ("deepseek4.attention.head_count_kv", 2),
+        ("deepseek4.attention.indexer.key_length", 8),
+        ("deepseek4.attention.output_group_count", 3),
+        ("deepseek4.expert_gating_func", 2),
+        ("deepseek4.hyper_connection.count", 2),
+        ("deepseek32.attention.indexer.key_length", 2),
+        ("glm-dsa.attention.indexer.types", np.array([False, True])),
     ],
 )
 def test_the_error_of_a_file_names_the_key(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "odd.gguf"
-    with GGUFReader(MODELS[key.partition(".")[0]]) as reader, GGUFWriter(path) as writer:
+    with GGUFReader(model_file(key.partition(".")[0])) as reader, GGUFWriter(path) as writer:
         writer.add_metadata_of(reader, without=(key,))
         writer.add(key, value)
         for name, info in reader.tensors.items():

@@ -26,7 +26,7 @@ def test_the_readme_lists_the_files_that_are_there() -> None:
 def test_a_recording_has_outputs_for_every_token(name: str) -> None:
     with np.load(ORACLES / f"{name}.npz") as arrays:
         rows = "logits_f32" if "logits_f32_0" in arrays else "embd_f32"
-        for i, n in enumerate((1, 7, 40)):
+        for i, n in enumerate((1, 7, 140 if name == "deepseek4" else 40)):
             assert arrays[f"tokens_{i}"].shape == (n,)
             assert arrays[f"{rows}_{i}"].shape[0] == n
             assert np.isfinite(arrays[f"{rows}_{i}"]).all()

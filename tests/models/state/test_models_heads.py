@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from click.testing import CliRunner
 from heads import EAGLES, GUESSED, NEXT, ORACLES, RECORDED, TARGET, TOKENS, write_eagle, write_next
+from oracles.packed import model_file
 
 import ggplug_models
 from ggplug.cli.app import app
@@ -296,6 +297,21 @@ def test_a_block_that_lacks_a_tensor_is_refused_when_it_is_used(made: Callable[[
     with ggplug_models.load(path, ["CPU"]) as model:
         assert list(model.generate_ids(PROMPT, 3))
         with pytest.raises(ModelError, match=r"no tensor 'blk.2.nextn.enorm.weight'"):
+            NextBlock(model)
+
+
+def test_a_block_that_guesses_from_several_streams_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    with GGUFReader(model_file("deepseek4")) as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader)
+        writer.add("deepseek4.nextn_predict_layers", 1)
+        for name, info in reader.tensors.items():
+            writer.add_tensor(name, reader.data(name), info.type, info.ne)
+        writer.add_tensor("blk.2.nextn.eh_proj.weight", np.zeros((32, 64), np.float32))
+        writer.write()
+    with ggplug_models.load(path, ["CPU"]) as model:
+        assert list(model.generate_ids(PROMPT, 3))
+        with pytest.raises(ModelError, match=r"guesses further tokens \(MTP\), which is not supported for deepseek4"):
             NextBlock(model)
 
 

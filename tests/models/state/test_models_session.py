@@ -22,7 +22,7 @@ from ggplug_models import LayerSplit, Outputs, Session
 from ggplug_models.checks.ids import listed_ids
 from ggplug_models.generation.loop import generate
 from ggplug_models.sampling import Sampler, Sampling
-from ggplug_models.state.cells import Cells, rounded
+from ggplug_models.state.cells import Cells, CompressedCells, rounded
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 60)]
 
@@ -221,6 +221,51 @@ def test_a_line_shows_every_position_up_to_a_token_and_writes_where_positions_ar
     assert (shown[..., :6] == 0).sum() == 18
     assert cells.rows(1, positions).tolist() == [192 + 7, 192 + 8, 2 * 192 + 5, 2 * 192 + 129]
     assert cells.rows(0, positions[:1]).tolist() == [7, 8]
+
+
+def test_a_compressed_cell_is_seen_and_written_when_all_its_positions_are_there() -> None:
+    cells, ring = CompressedCells(3, 400, 4), Cells(3, 400, 8, 8)
+    positions = np.array([[6, 7, 8, 9, 10, 11], [2, 3, -1, -1, -1, -1], [-1] * 6])
+    shown = cells.mask(0, positions, np.array([12, 4, 0]), 5)
+    assert [[int((row == 0).sum()) for row in sequence[0]] for sequence in shown] == [
+        [1, 2, 2, 2, 2, 3],
+        [0, 1, 0, 0, 0, 0],
+        [0] * 6,
+    ]
+    assert cells.completed(positions).tolist() == [[1, 2], [0, -1], [-1, -1]]
+    assert cells.rows(0, positions).tolist() == [1, 2, cells.count, cells.count + cells.ring + 1] + [
+        2 * cells.count + cells.ring + each for each in (0, 1)
+    ]
+    sources = cells.sources(ring, 0, positions, 4)
+    assert sources.shape == (3, 2, 8)
+    assert sources[0].tolist() == [list(range(8)), list(range(4, 12))]
+    assert sources[1, 0, 4:].tolist() == [ring.count + each for each in range(4)]
+    assert (cells.span(3), cells.serves(400), cells.losable(300)) == (128, 4 * 129 - 1, (0, 0))
+
+
+def test_compressed_keys_go_on_from_any_position_of_any_sequence(tmp_path: Path) -> None:
+    with np.load(ORACLES / "deepseek4.npz") as recorded:
+        text, rows = recorded["tokens_2"].tolist(), recorded["logits_f32_2"]
+    how: dict[str, Any] = {"n_seq": 3, "cache_type": "f32", "micro_batch": 16}
+    with ggplug_models.load(model_file("deepseek4"), ["CPU"]) as model, Session(model, 192, **how) as session:
+        for first, last in ((0, 5), (5, 6), (6, 50), (50, 129)):
+            found = session.decode({2: text[first:last], 0: text[: last - first]}, Outputs.ALL)
+            assert near(found[2], rows[first:last])
+            session.clear(0)
+        assert session.rewind(126, 2) == 126
+        assert near(session.decode({2: text[126:]}, Outputs.ALL)[2], rows[126:])
+        session.copy(2, 1)
+        assert session.rewind(138, 1) == 138
+        session.save(tmp_path / "held.gguf")
+        with Session(model, 192, **how) as other:
+            other.restore(tmp_path / "held.gguf")
+            assert near(other.decode({1: text[138:]}, Outputs.ALL)[1], rows[138:])
+        assert session.rewind(20, 2) == 0
+        session.decode({2: text}, Outputs.NONE)
+        session.shift(1, 3, 2)
+        with Session(model, 192, cache_type="f32") as other:
+            wanted = other.decode({0: [text[0], *text[4:], 7]})[0]
+        assert near(session.decode({2: [7]})[2], wanted)
 
 
 @pytest.mark.parametrize("tokens", [[3, 4], list(range(20)), np.array([3, 4]), [np.int64(5)], (1, 2)])

@@ -26,9 +26,9 @@ class Family:
 
     ``changes``: of tensors whose names match a pattern.  ``fixed``: further tensors that only the settings decide.
 
-    ``n_ctx``: the context that the outputs hold for.  ``without_effect``: parameters that cannot change the outputs.
-    ``masked``: whether it predicts masked tokens, and so continues no text.  ``hidden``: whether the hidden states are
-    recorded as well.
+    ``n_ctx``: the context that the outputs hold for.  ``lengths``: numbers of tokens of the texts.  ``without_effect``:
+    parameters that cannot change the outputs.  ``masked``: whether it predicts masked tokens, and so continues no text.
+    ``hidden``: whether the hidden states are recorded as well.
     """
 
     arch: gguf.MODEL_ARCH | str
@@ -38,6 +38,7 @@ class Family:
     fixed: Callable[[Any], Tensors] | None = None
     seed: int = 1
     n_ctx: int = 64
+    lengths: tuple[int, int, int] = (1, 7, 40)
     encoder: bool = False
     masked: bool = False
     pooled_first: bool = False

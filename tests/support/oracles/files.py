@@ -40,11 +40,18 @@ F32_TENSORS = (
     "ssm_conv1d_k.weight",
     "ssm_conv1d_v.weight",
     "_norm.weight",
+    "hc_attn_fn.weight",
+    "hc_ffn_fn.weight",
+    "output_hc_fn.weight",
+    "compressor_ape.weight",
     ".bias",
     "ssm_a",
     "ssm_d",
 )
 """Matrices that llama.cpp keeps in single precision whatever the file's type."""
+
+
+INTEGER_TENSORS = ("tid2eid.weight",)
 
 
 class Blocks(NamedTuple):
@@ -73,6 +80,9 @@ def write(
                 writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
             else:
                 writer.add_tensor(name, values.bytes, raw_dtype=values.type)
+            continue
+        if name.endswith(INTEGER_TENSORS):
+            writer.add_tensor(name, np.ascontiguousarray(values, np.int32))
             continue
         single = exact or values.ndim == 1 or name.endswith(F32_TENSORS)
         stored = np.ascontiguousarray(values, np.float32 if single else np.float16)

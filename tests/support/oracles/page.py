@@ -42,7 +42,7 @@ ABSENT = {
     "llama.cpp computes another norm than the authors' code, and no recording decides": ("phimoe",),
     "groups of its experts share further experts": ("grovemoe",),
     "attention with a linear state, or with several streams of residuals, in a block of its own": (
-        *("minimax-01", "bailingmoe3", "kimi-k3", "glm5-next", "qwen4exp", "deepseek4", "hy_v4"),
+        *("minimax-01", "bailingmoe3", "kimi-k3", "glm5-next", "qwen4exp", "hy_v4"),
     ),
     "an indexer chooses the positions of its attention, in contexts of any length": ("minimax-m3", "dots3note"),
     "not begun": ("step35", "graniteswitch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,9 +44,10 @@ GLM: dict[str, Any] = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.5,
     "mlp_layer_types": ["dense", "sparse"],
-    "index_topk": 64,
+    "index_topk": 8,
+    "indexer_types": ["full", "shared"],
     "index_head_dim": 64,
-    "index_n_heads": 2,
+    "index_n_heads": 8,
     "rope_parameters": ROPE,
 }
 
@@ -167,6 +169,120 @@ def indexer(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]
     yield f"blk.{name.split('.')[2]}.indexer.{part}", values
 
 
+HALF_ROTATED: dict[str, Any] = {"partial_rotary_factor": 0.5, "rope_type": "default", "rope_theta": 100.0}
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 48}
+DEEPSEEK4: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 192,
+    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    "mlp_layer_types": ["hash_moe", "moe", "moe"],
+    "head_dim": 32,
+    "num_key_value_heads": 1,
+    "q_lora_rank": 16,
+    "o_groups": 2,
+    "o_lora_rank": 8,
+    "sliding_window": 12,
+    "intermediate_size": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "swiglu_limit": 1.0,
+    "hc_sinkhorn_iters": 3,
+    "index_n_heads": 8,
+    "index_head_dim": 64,
+    "index_topk": 8,
+    "partial_rotary_factor": 0.5,
+    "rope_parameters": {
+        "main": HALF_ROTATED,
+        "compress": {**HALF_ROTATED, **YARN, "rope_theta": 1000.0, "attention_factor": 1.0},
+    },
+    "tie_word_embeddings": False,
+}
+STREAMED: Rules = {
+    "position_bias": lambda rng, shape: coarse(rng.standard_normal(shape)),
+    r"hc\.base|hc_base": lambda rng, shape: coarse(1.5 * rng.standard_normal(shape)),
+    r"_hc\.scale": lambda rng, shape: rng.permutation([0.5, 1.0, 1.75]),
+    **CHOSEN,
+}
+HASHES: Rules = {"tid2eid": lambda rng, shape: np.stack([rng.permutation(4)[: shape[1]] for _ in range(shape[0])])}
+
+PARTS = (1, "gate"), (2, "down"), (3, "up")
+IN_FOLDER = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "head": "output",
+    "attn.wq_a": "attn_q_a",
+    "attn.q_norm": "attn_q_a_norm",
+    "attn.wq_b": "attn_q_b",
+    "attn.wkv": "attn_kv",
+    "attn.norm": "attn_kv_a_norm",
+    "attn.wo_a": "attn_output_a",
+    "attn.wo_b": "attn_output_b",
+    "attn.attn_sink": "attn_sinks",
+    "attn.indexer.wq_b": "indexer.attn_q_b",
+    "attn.indexer.weights_proj": "indexer.proj",
+    "ffn.gate": "ffn_gate_inp",
+    "ffn.gate.tid2eid": "ffn_gate_tid2eid",
+    **{
+        f"ffn.{of}experts.w{n}": f"ffn_{part}_{to}"
+        for of, to in (("", "exps"), ("shared_", "shexp"))
+        for n, part in PARTS
+    },
+}
+"""Those of the file, by those of the folder without ``.weight``."""
+
+
+def of_folder(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
+    found = re.fullmatch(r"(?:model\.)?(?:layers\.(\d+)\.)?(.*?)(?:\.weight)?", name)
+    assert found is not None
+    number, stem = found.groups()
+    if stem == "ffn.gate.bias":
+        new = "exp_probs_b.bias"
+    elif compressor := re.fullmatch(r"attn\.(indexer\.)?compressor\.w?(\w+)", stem):
+        new = f"{'indexer' if compressor[1] else 'attn'}_compressor_{compressor[2]}.weight"
+    else:
+        new = f"{IN_FOLDER.get(stem, stem.replace('hc_head.', 'output_'))}.weight"
+    yield f"blk.{number}.{new}" if number else new, values
+
+
+def deepseek4(seed: int) -> TransformersModel:
+    return model("DeepseekV4", seed, DEEPSEEK4, rules=STREAMED, buffers=HASHES)
+
+
+def deepseek4_keys(config: Any) -> dict[str, Any]:
+    return basic(config) | {
+        "attention.key_length": 32,
+        "attention.value_length": 32,
+        "attention.q_lora_rank": 16,
+        "attention.sliding_window": 12,
+        "attention.output_group_count": 2,
+        "attention.output_lora_rank": 8,
+        "attention.compress_ratios": [0, 4, 128],
+        "attention.compress_rope_freq_base": 1000.0,
+        "attention.indexer.head_count": 8,
+        "attention.indexer.key_length": 64,
+        "attention.indexer.top_k": 8,
+        "rope.dimension_count": 16,
+        "rope.freq_base": 100.0,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 48,
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": 12,
+        "expert_shared_count": 1,
+        "expert_weights_scale": 1.5,
+        "expert_weights_norm": True,
+        "expert_gating_func": 4,
+        "swiglu_clamp_exp": [1.0] * 3,
+        "swiglu_clamp_shexp": [1.0] * 3,
+        "hyper_connection.count": 4,
+        "hyper_connection.sinkhorn_iterations": 3,
+        "hyper_connection.epsilon": 1e-6,
+        "hash_layer_count": 1,
+        "embedding_length_out": 128,
+    }
+
+
 RECENT: dict[str, Family] = {
     "mimo2": Family(
         ARCH.MIMO2,
@@ -190,9 +306,9 @@ RECENT: dict[str, Family] = {
     "glm-dsa": Family(
         ARCH.GLM_DSA,
         lambda seed: mixture("GlmMoeDsa", seed, GLM),
-        lambda c: basic(c, **widths(c, 4, 1, 1, 1.5), **SIGMOID) | INDEXED,
+        lambda c: basic(c, **widths(c, 4, 1, 1, 1.5), **SIGMOID) | INDEXED | {"attention.indexer.types": [True, False]},
         {**SPLIT, "indexer": indexer},
-        without_effect=("indexer",),
+        seed=4,
     ),
     "falcon-h1": Family(
         ARCH.FALCON_H1,
@@ -239,5 +355,17 @@ RECENT: dict[str, Family] = {
         {"layer_scalar": scalar, r"experts\.\w+_proj$": as_weight, r"router\.(scale|per_expert)": router_scale},
         proportional,
         without_effect=("layer_scalar",),
+    ),
+    "deepseek4": Family(
+        "deepseek4",
+        deepseek4,
+        deepseek4_keys,
+        {"": of_folder},
+        n_ctx=192,
+        seed=21,
+        lengths=(1, 7, 140),  # longer than what the most compressed keys stand for
+        # Reversed, a single number is the same, and so is the middle one of three: in the first block all streams are
+        # equal, and the other two have no effect.
+        without_effect=("hc_head.hc_scale", "layers.0.attn_hc.scale"),
     ),
 }

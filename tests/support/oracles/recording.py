@@ -17,7 +17,6 @@ from oracles.packed import pack
 
 Array = npt.NDArray[Any]
 
-LENGTHS = (1, 7, 40)
 N_GREEDY = 16
 MARGIN = 0.05
 """The least distance of the best logit from the next, in units of logits."""
@@ -98,7 +97,7 @@ def clear(family: Family, model: Model, seed: int) -> Recorded | None:
     """The outputs, unless a choice of token or expert is close."""
     rng = np.random.default_rng(seed)
     first = 2 if family.words else files.BOS
-    sequences = [[first, *rng.integers(5, files.N_VOCAB - 4, size=n - 1).tolist()] for n in LENGTHS]
+    sequences = [[first, *rng.integers(5, files.N_VOCAB - 4, size=n - 1).tolist()] for n in family.lengths]
     arrays: dict[str, Array] = {f"tokens_{i}": np.array(each, np.int32) for i, each in enumerate(sequences)}
     if hasattr(model, "source"):
         arrays |= {f"source_{i}": np.array(model.source(each), np.int32) for i, each in enumerate(sequences)}
@@ -131,9 +130,9 @@ def clear(family: Family, model: Model, seed: int) -> Recorded | None:
             return None
         margins.append(high - low)
         text.append(int(last.argmax()))
-    if len(set(text[LENGTHS[-1] :])) < 5 or distance(model.outputs(text, NOISE), model.outputs(text)) > 1e-4:
+    if len(set(text[-N_GREEDY:])) < 5 or distance(model.outputs(text, NOISE), model.outputs(text)) > 1e-4:
         return None
-    arrays["greedy"] = np.array(text[LENGTHS[-1] :], np.int32)
+    arrays["greedy"] = np.array(text[-N_GREEDY:], np.int32)
     arrays["greedy_margin"] = np.array(margins, np.float32)
     return Recorded(seed, arrays, float(rows[-1].std()), float(min(margins)))
 

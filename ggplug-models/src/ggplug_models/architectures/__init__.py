@@ -23,6 +23,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "eurobert",
     ),
     "deepseek": ("deepseek2", "glm-dsa", "deepseek32", "mistral4", "plm", "minicpm3"),
+    "deepseek4": ("deepseek4",),
     "delta_net": ("qwen35", "qwen35moe", "qwen3next"),
     "dense": (
         "baichuan",

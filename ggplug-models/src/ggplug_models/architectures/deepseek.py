@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import ggplug as gg
+from ggplug.backend import Device
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.architectures.llama import GrowingQueries
 from ggplug_models.layers.attention import of_heads, part, split
 from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import plain, relu_squared
+from ggplug_models.layers.indexer import of_best
 from ggplug_models.layers.linear import linear
+from ggplug_models.layers.norms import LayerNorm
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
@@ -72,17 +77,27 @@ class DeepSeek2(Transformer, Decoder):
             short = w("attn_q_a.weight", self.n_embd, -1).ne[1]
             queries, name = self.norm(w, "attn_q_a_norm", linear(w, "attn_q_a", x, short)), "attn_q_b"
         q = split(linear(w, name, queries, self.n_head * self.d_k), self.n_head)
+        mask = self.attended(x, queries, block)
         both = linear(w, "attn_kv_a_mqa", x, self.latent + self.n_rot)
         latent = self.norm(w, "attn_kv_a_norm", gg.view(both, self.latent, both.ne[1], nb=(both.nb[1],)))
         rotated = self.rotated(part(both, self.latent, self.n_rot, 1), block)
         q_rotated = self.rotated(of_heads(q, n_nope, self.n_rot), block)
         if self.apart:
-            y = self._absorbed(block, of_heads(q, 0, n_nope), q_rotated, latent, rotated)
+            y = self._absorbed(block, of_heads(q, 0, n_nope), q_rotated, latent, rotated, mask)
         else:
-            y = self._expanded(block, of_heads(q, 0, n_nope), q_rotated, latent, rotated)
+            y = self._expanded(block, of_heads(q, 0, n_nope), q_rotated, latent, rotated, mask)
         return block.named("attn_out", linear(w, "attn_output", y, self.n_embd))
 
-    def _absorbed(self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor) -> Tensor:
+    def attended(self, x: Tensor, short: Tensor, block: Block) -> Tensor | None:
+        """Hook for families whose tokens attend to some of the earlier positions; returns their mask.
+
+        ``short``: what queries are computed from, [any, T].
+        """
+        return None
+
+    def _absorbed(
+        self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Attention with one head of keys for all queries; the first elements of a key are its value."""
         w, n, tokens = block.weights, self.latent, latent.ne[1]
         into = w("attn_k_b.weight", q.ne[0], n, self.n_head)
@@ -90,45 +105,99 @@ class DeepSeek2(Transformer, Decoder):
         q = gg.permute(gg.mul_mat(into, gg.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3)
         key = gg.concat(gg.reshape(latent, n, 1, tokens), rotated, dim=0)
         q = self.queries(gg.concat(q, q_rotated, dim=0), block)
-        y = block.attend(q, key, None, scale=self.scale, d_v=n)
+        y = block.attend(q, key, None, scale=self.scale, d_v=n, mask=mask)
         y = gg.permute(gg.reshape(y, n, self.n_head, y.ne[1]), 0, 2, 1, 3)
         y = gg.cont(gg.permute(gg.mul_mat(out, y), 0, 2, 1, 3))
         return gg.reshape(y, self.d_v * self.n_head, y.ne[2])
 
-    def _expanded(self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor) -> Tensor:
+    def _expanded(
+        self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Attention with keys and values for each head; the rotated part of the keys is the same for all heads."""
         n_nope, tokens = q.ne[0], latent.ne[1]
         kv = split(linear(block.weights, "attn_kv_b", latent, self.n_head * (n_nope + self.d_v)), self.n_head)
         rotated = gg.repeat(rotated, self.n_rot, self.n_head, tokens)
         key = gg.concat(of_heads(kv, 0, n_nope), rotated, dim=0)
         value = gg.cont(of_heads(kv, n_nope, self.d_v))
-        return block.attend(self.queries(gg.concat(q, q_rotated, dim=0), block), key, value, scale=self.scale)
+        q = self.queries(gg.concat(q, q_rotated, dim=0), block)
+        return block.attend(q, key, value, scale=self.scale, mask=mask)
 
 
 @architecture("glm-dsa")
 class GlmDsa(DeepSeek2):
     """GLM 5 (arXiv:2602.15763): DeepSeek V3's block.
 
-    A token attends to the positions that an indexer chooses, which are all of them up to ``attention.indexer.top_k``:
-    contexts are no longer than that, and the indexer's weights are not used.
+    In contexts of more than ``attention.indexer.top_k`` positions a token attends to as many, which an indexer chooses.
+    Some blocks have none, and attend to those that the indexer before chose.  A session keeps the keys of indexers
+    after what it keeps of all blocks.
     """
 
-    unread = ("indexer.",)
+    unread = ("indexer.",)  # if no context is longer
+    rope_mode_of_index: ClassVar[RopeMode] = RopeMode.NORMAL
+    """As :attr:`rope_mode`, of indexers, which rotate the first elements."""
+    norm_of_index = LayerNorm(1e-6)
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
-        self.most_chosen = hp.integer("attention.indexer.top_k")
+        self.n_chosen = hp.integer("attention.indexer.top_k")
+        self.n_index, self.d_index = (hp.integer(f"attention.indexer.{each}") for each in ("head_count", "key_length"))
+        assert self.rope is not None
+        if self.rope.n_dims > self.d_index:
+            raise hp.refused("attention.indexer.key_length", f"at least rope.dimension_count ({self.rope.n_dims})")
+        self.indexes = self.indexes_of(hp)
+        if not self.indexes[0]:
+            raise hp.refused("attention.indexer.types", "true for the first block")
 
-    @property
-    def most_positions(self) -> int:
-        """The number of positions that the indexer chooses."""
-        return self.most_chosen
+    def indexes_of(self, hp: Hyperparameters) -> list[bool]:
+        """Whether each block has an indexer of its own."""
+        found = hp.flags("attention.indexer.types", self.n_layer)
+        if found is None:  # files of GLM 5.2 may lack it
+            found = [self.n_ctx < 1 << 20 or number < 2 or number % 4 == 2 for number in range(self.n_layer)]
+        return found
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        index = KeysValues(self.d_index, 0, self.d_index)
+        return (*super().kinds, *(None,) * self.n_ahead, *(index if own else None for own in self.indexes))
+
+    def cache_on(self, number: int) -> Device | None:
+        return super().cache_on(number % (self.n_layer + self.n_ahead))
+
+    def device_of(self, number: int) -> Device:
+        return super().device_of(number % (self.n_layer + self.n_ahead))
+
+    def attended(self, x: Tensor, short: Tensor, block: Block) -> Tensor | None:
+        step, number = block.step, block.number
+        if number >= self.n_layer or step.n_ctx <= self.n_chosen:
+            return None
+        if self.indexes[number]:
+            step.shared["chosen"] = self._chosen(x, short, block)
+        return step.shared["chosen"]
+
+    def _chosen(self, x: Tensor, short: Tensor, block: Block) -> Tensor:
+        """The mask of the positions that the indexer of a block chooses."""
+        w, n, d = block.weights, self.n_index, self.d_index
+        step, keys = block.step, self.n_layer + self.n_ahead + block.number
+        assert self.rope is not None
+        rope = replace(self.rope, mode=self.rope_mode_of_index)
+        k = self.norm_of_index(w, "indexer.k_norm", linear(w, "indexer.attn_k", x, d))
+        k = rope(gg.reshape(k, d, 1, k.ne[1]), block.positions)
+        (held,) = step.stored(keys, gg.reshape(k, d, k.ne[2]))
+        q = rope(split(linear(w, "indexer.attn_q_b", short, n * d), n), block.positions)
+        weights = linear(w, "indexer.proj", x, n)
+        k, mask = step.read(keys, held, d, 1), step.mask(0)
+        return of_best(q, k, weights, mask, self.n_chosen) if k.ne[1] > self.n_chosen else mask
 
 
 @architecture("deepseek32")
 class DeepSeek32(GlmDsa):
-    """DeepSeek V3.2 (arXiv:2512.02556): GLM 5 has its block."""
+    """DeepSeek V3.2 (arXiv:2512.02556): GLM 5 has its block; each block has an indexer of its own."""
+
+    rope_mode_of_index = RopeMode.NEOX
+
+    def indexes_of(self, hp: Hyperparameters) -> list[bool]:
+        return [True] * self.n_layer
 
 
 @architecture("mistral4")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import ggplug as gg
+from ggplug.errors import ModelError
 from ggplug.gradients.rules import packed
 from ggplug.tensor import Tensor
 from ggplug.types import Type
@@ -64,6 +65,8 @@ class WholeTexts(Step):
         d_v: int = 0,
         of: int = 0,
         bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        further: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         kind = self.memory.kinds[of if k is None else number]
         assert isinstance(kind, KeysValues)
@@ -85,6 +88,14 @@ class WholeTexts(Step):
         seen = (apart <= 0) & ((apart > -window) if window else True)
         values = np.where(seen, apart if distances else 0, -np.inf)
         return self.input(f"mask {window}", gg.F32, (n, n), lambda _: values)
+
+    def stored(self, number: int, *columns: Tensor) -> list[Tensor]:
+        """Raises ModelError: there is no cache, from which some families choose or compute keys."""
+        raise ModelError(
+            "models that choose or compress the keys that a token attends to cannot be trained",
+            got=self.memory.kinds[number],
+            remedy="train a model of another family, or with texts that are short enough for it to see all keys",
+        )
 
     def state(self, number: int) -> list[Tensor]:
         """The parts of the state of a block at the beginning: zeros."""

@@ -23,13 +23,16 @@ class Gating(enum.IntEnum):
     SOFTMAX = 1
     SIGMOID = 2
     SOFTMAX_OF_CHOSEN = 3
+    SQRT_SOFTPLUS = 4
 
 
 def gating_of(hp: Hyperparameters, default: Gating) -> Gating:
     """The gating that the file names; ``default`` if it names none.  Raises ModelError."""
     found = hp.integer("expert_gating_func", default, at_least=0) or default
     if found not in set(Gating):
-        raise hp.refused("expert_gating_func", "1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen ones)")
+        raise hp.refused(
+            "expert_gating_func", "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen ones) or 4 (root of softplus)"
+        )
     return Gating(found)
 
 
@@ -116,10 +119,13 @@ class Experts:
         y = self.chosen(weights, x, gate, x if routed is None else routed)
         return y + self.shared(weights, x, gate) if self.n_ff_shared else y
 
-    def chosen(self, weights: Weights, x: Tensor, gate: Gate, routed: Tensor) -> Tensor:
-        """The weighted sum of the results of the chosen experts, without the shared one: [n, T]."""
+    def chosen(self, weights: Weights, x: Tensor, gate: Gate, routed: Tensor, numbers: Tensor | None = None) -> Tensor:
+        """The weighted sum of the results of the chosen experts, without the shared one: [n, T].
+
+        ``numbers``: see :meth:`route`.
+        """
         n, tokens = x.ne[0], x.ne[1]
-        chosen, expert_weights = self.route(weights, routed)
+        chosen, expert_weights = self.route(weights, routed, numbers)
         columns = gg.reshape(x, n, 1, tokens)
         if self.weighs_inputs:
             columns = gg.repeat(columns, n, self.n_used, tokens) * expert_weights
@@ -153,21 +159,20 @@ class Experts:
         """The router's scores, before the softmax or sigmoid: [n_expert, T]."""
         return linear(weights, "ffn_gate_inp", x, self.n_expert)
 
-    def route(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The chosen experts of each token, I32 [n_used, T], and their weights, F32 [1, n_used, T]."""
+    def route(self, weights: Weights, x: Tensor, numbers: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The chosen experts of each token, I32 [n_used, T], and their weights, F32 [1, n_used, T].
+
+        ``numbers``: the experts if the router does not choose them, but only weighs them.
+        """
         tokens = x.ne[1]
         scores = weights.named("ffn_moe_logits", self.logits(weights, x))
         if self.gating is Gating.SOFTMAX:
             scores = weights.named("ffn_moe_probs", gg.soft_max(scores))
         elif self.gating is Gating.SIGMOID:
             scores = weights.named("ffn_moe_probs", gg.sigmoid(scores))
-        bias = weights.optional("exp_probs_b.bias", self.n_expert)
-        if bias is None:  # Hunyuan's name
-            bias = weights.optional("exp_probs_b", self.n_expert)
-        ranks = scores if bias is None else scores + bias  # the bias counts for the choice, not for the weights
-        if self.n_groups > 1:
-            ranks = self._of_best_groups(ranks)
-        chosen = weights.named("ffn_moe_topk", gg.argsort_top_k(ranks, self.n_used))
+        elif self.gating is Gating.SQRT_SOFTPLUS:
+            scores = weights.named("ffn_moe_probs", gg.sqrt(gg.softplus(scores)))
+        chosen = self._best(weights, scores) if numbers is None else numbers
         expert_weights = gg.get_rows(gg.reshape(scores, 1, self.n_expert, tokens), chosen)
         flat = gg.reshape(expert_weights, self.n_used, tokens)
         if self.gating is Gating.SOFTMAX_OF_CHOSEN:
@@ -177,6 +182,16 @@ class Experts:
         if self.scale != 1:
             flat = flat * self.scale
         return chosen, weights.named("ffn_moe_weights", gg.reshape(flat, 1, self.n_used, tokens))
+
+    def _best(self, weights: Weights, scores: Tensor) -> Tensor:
+        """The experts with the largest scores of each token, I32 [n_used, T]."""
+        bias = weights.optional("exp_probs_b.bias", self.n_expert)
+        if bias is None:  # Hunyuan's name
+            bias = weights.optional("exp_probs_b", self.n_expert)
+        ranks = scores if bias is None else scores + bias  # the bias counts for the choice, not for the weights
+        if self.n_groups > 1:
+            ranks = self._of_best_groups(ranks)
+        return weights.named("ffn_moe_topk", gg.argsort_top_k(ranks, self.n_used))
 
     def _of_best_groups(self, ranks: Tensor) -> Tensor:
         """The ranks, but -inf outside of the groups whose two best experts have the largest sums."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,7 +28,8 @@ class Rope:
     """Rotates the first ``n_dims`` elements of each head by angles proportional to the position (arXiv:2104.09864).
 
     ``scale``: factor of the positions (linear scaling, arXiv:2306.15595).  ``extrapolation``: 1 for YaRN
-    (arXiv:2309.00071).  ``magnitude``: factor of queries and keys.
+    (arXiv:2309.00071).  ``magnitude``: factor of queries and keys.  ``first``: number of elements before those that
+    are rotated.
     """
 
     mode: RopeMode
@@ -39,6 +41,7 @@ class Rope:
     magnitude: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    first: int = 0
 
     @classmethod
     def of(cls, hp: Hyperparameters, mode: RopeMode, n_dims: int, *, mscale: float = 1.0) -> Rope:
@@ -59,10 +62,10 @@ class Rope:
         if extrapolation < 0:  # "not set"
             extrapolation = 1.0 if kind == "yarn" else 0.0
         base = frequency_base(hp, "rope.freq_base", 10000.0)
-        betas = {
-            name: hp.number(f"rope.scaling.yarn_{name}", default, at_least=LEAST if extrapolation else -math.inf)
+        fast, slow = (
+            hp.number(f"rope.scaling.yarn_{name}", default, at_least=LEAST if extrapolation else -math.inf)
             for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
-        }
+        )
         if extrapolation:
             if base <= 1:
                 raise hp.refused("rope.freq_base", "more than 1 with YaRN")
@@ -75,12 +78,20 @@ class Rope:
             n_ctx_orig=hp.integer("rope.scaling.original_context_length", hp.integer("context_length", 0)),
             extrapolation=extrapolation,
             magnitude=magnitude,
-            **betas,
+            beta_fast=fast,
+            beta_slow=slow,
         )
 
     def __call__(self, x: Tensor, positions: Tensor, factors: Tensor | None = None) -> Tensor:
         """Rotates x [n, heads, T].  ``factors``: F32 [n_dims / 2], which divide the frequencies (llama 3, LongRoPE)."""
-        return gg.rope(
+        return self._turned(gg.rope, x, positions, factors)
+
+    def back(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotates x [n, heads, T] by the negative angles."""
+        return self._turned(gg.rope_back, x, positions, None)
+
+    def _turned(self, op: Callable[..., Tensor], x: Tensor, positions: Tensor, factors: Tensor | None) -> Tensor:
+        return op(
             x,
             positions,
             self.n_dims,
@@ -93,6 +104,7 @@ class Rope:
             attn_factor=self.magnitude,
             beta_fast=self.beta_fast,
             beta_slow=self.beta_slow,
+            n_offs=self.first,
         )
 
 

@@ -1,5 +1,5 @@
 """Which cell holds which position: a line of cells for full attention, a ring of cells for a sliding window, a line
-for a source text."""
+for a source text, and a line of which each cell stands for several positions."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ class Cells:
         """The largest number of positions with the same :meth:`span` as ``longest``."""
         span = self.span(longest)
         return span if span < self.ring else sys.maxsize
+
+    def n_rows(self, n: int) -> int:
+        """Number of rows in which a step of ``n`` tokens of a sequence stores something for it."""
+        return n
 
     def rows(self, first: int, positions: Ints) -> npt.NDArray[np.int32]:
         """The rows of the cache in which a step stores its tokens, for the sequences from ``first`` on.
@@ -156,3 +160,53 @@ class SourceCells(Cells):
         of_source = self.lengths[first : first + len(positions), np.newaxis, np.newaxis, np.newaxis]
         seen = np.where(np.arange(span) < of_source, _VISIBLE, _MASKED)
         return np.broadcast_to(seen, (len(positions), 1, positions.shape[1], span))
+
+
+class CompressedCells(Cells):
+    """Cells of which each stands for ``ratio`` adjacent positions; tokens attend to it once all of them are computed.
+
+    Cell b stands for the positions from b times ``ratio`` on.
+    """
+
+    def __init__(self, n_seq: int, n_ctx: int, ratio: int) -> None:
+        super().__init__(n_seq, max(n_ctx // ratio, 1), 0)
+        self.ratio = ratio
+
+    def span(self, longest: int) -> int:
+        return super().span(max(longest // self.ratio, 1))
+
+    def serves(self, longest: int) -> int:
+        return (self.span(longest) + 1) * self.ratio - 1
+
+    def n_rows(self, n: int) -> int:
+        return -(-n // self.ratio)
+
+    def completed(self, positions: Ints) -> Ints:
+        """The cells that a step completes, for positions [S, n]: [S, n_rows(n)], -1 where there are no more."""
+        begun, last = positions[:, :1], positions.max(axis=1, keepdims=True)
+        cells = np.maximum(begun, 0) // self.ratio + np.arange(self.n_rows(positions.shape[1]))
+        return np.where((cells + 1) * self.ratio <= last + 1, cells, -1)
+
+    def rows(self, first: int, positions: Ints) -> npt.NDArray[np.int32]:
+        return super().rows(first, self.completed(positions))
+
+    def sources(self, ring: Cells, first: int, positions: Ints, before: int) -> npt.NDArray[np.int32]:
+        """The rows of what each cell that a step completes is computed from: [S, n_rows(n), ``before`` + ratio].
+
+        ``ring``: the cells of these positions, among which ``before`` earlier ones may be.  Rows of positions that
+        there are not are any others.
+        """
+        cells = np.maximum(self.completed(positions), 0)[..., np.newaxis]
+        positions = np.maximum(cells * self.ratio + np.arange(-before, self.ratio), 0)
+        rows = ring.rows(first, positions.reshape(len(positions), -1))
+        return rows.reshape(positions.shape)
+
+    def advance(self, seq: int, length: int) -> None:
+        """No cell is overwritten."""
+
+    def losable(self, length: int) -> tuple[int, int]:
+        return 0, 0
+
+    def mask(self, first: int, positions: Ints, lengths: Ints, span: int) -> npt.NDArray[Any]:
+        seen = np.arange(span) < (positions[..., np.newaxis] + 1) // self.ratio
+        return np.where(seen, _VISIBLE, _MASKED)[:, np.newaxis]

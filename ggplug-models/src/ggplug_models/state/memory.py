@@ -17,7 +17,7 @@ from ggplug.system.copying import Uncopied
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import LARGEST
-from ggplug_models.state.cells import SOURCE, Cells, SourceCells
+from ggplug_models.state.cells import SOURCE, Cells, CompressedCells, SourceCells
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,15 @@ class KeysValues:
     """A block with attention.  ``keys``, ``values``: elements that it stores of a token; ``head``: elements of a head.
 
     ``window``: number of positions that a token attends to, its own included; 0: all; :data:`.SOURCE`: those of a
-    source text.  ``values`` 0: the values are a part of the keys.
+    source text; another negative number -r: all, of which r adjacent ones have a key together.  ``values`` 0: the
+    values are a part of the keys.  ``type``: how they are stored; None: as the session says.
     """
 
     keys: int
     values: int
     head: int
     window: int = 0
+    type: Type | None = None
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,24 @@ Kind: TypeAlias = KeysValues | State | None
 
 def cells_of(kinds: Sequence[Kind], n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
     """The cells of a session, by the windows of the blocks."""
-    windows = {kind.window for kind in kinds if isinstance(kind, KeysValues)}
-    return {
-        window: SourceCells(n_seq, n_ctx) if window == SOURCE else Cells(n_seq, n_ctx, n_step, window)
-        for window in sorted(windows)
-    }
+    windows = sorted({kind.window for kind in kinds if isinstance(kind, KeysValues)})
+    return {window: _cells(window, n_seq, n_ctx, n_step) for window in windows}
+
+
+def _cells(window: int, n_seq: int, n_ctx: int, n_step: int) -> Cells:
+    if window == SOURCE:
+        return SourceCells(n_seq, n_ctx)
+    return CompressedCells(n_seq, n_ctx, -window) if window < 0 else Cells(n_seq, n_ctx, n_step, window)
 
 
 class Memory(Uncopied):
     """The tensors that a session of ``n_seq`` sequences keeps for each block of a model.
 
     ``devices``: the device of each block; None makes tensors without a place, for graphs that are only inspected.
-    ``cells``: the number of cells of a sequence, by window.  ``type``: of keys and values; it may be quantised.
-    ``blocks``: a tuple of tensors for each block: keys and values [elements, n_cells n_seq], or the parts of a state,
-    F32 [elements, n_seq].  ``usage``: with WEIGHTS the nodes that read the tensors are computed where these lie.
+    ``cells``: the number of cells of a sequence, by window.  ``type``: of keys and values whose kind has none; it may
+    be quantised.  ``blocks``: a tuple of tensors for each block: keys and values [elements, n_cells n_seq], or the
+    parts of a state, F32 [elements, n_seq].  ``usage``: with WEIGHTS the nodes that read the tensors are computed where
+    these lie.
     ``planned``: the memory is planned and not allocated (:class:`~ggplug.memory.PlannedBuffer`).  ``split``: by name,
     the memory of tensors that lie split on their device (:mod:`ggplug.combined`).  Call :meth:`free` to release the
     memory.
@@ -107,12 +113,13 @@ class Memory(Uncopied):
 
     def _block(self, number: int, kind: Kind, cells: Mapping[int, int]) -> tuple[Tensor, ...]:
         if isinstance(kind, KeysValues):
-            if kind.head % self.type.block_size:
+            type = kind.type or self.type
+            if kind.head % type.block_size:
                 raise ParameterError(
-                    f"a head has {kind.head} elements, which {self.type.name} cannot store: they must be a multiple of "
-                    f"its block size, {self.type.block_size}",
-                    got=self.type,
-                    wanted=self.type.block_size,
+                    f"a head has {kind.head} elements, which {type.name} cannot store: they must be a multiple of "
+                    f"its block size, {type.block_size}",
+                    got=type,
+                    wanted=type.block_size,
                     remedy="use another cache type, such as f16",
                 )
             rows = cells[kind.window] * self.n_seq
@@ -125,9 +132,7 @@ class Memory(Uncopied):
                 )
             widths = {"k": kind.keys, "v": kind.values}
             return tuple(
-                gg.new_tensor(self.type, (width, rows), f"cache.{number}.{name}")
-                for name, width in widths.items()
-                if width
+                gg.new_tensor(type, (width, rows), f"cache.{number}.{name}") for name, width in widths.items() if width
             )
         parts = kind.parts if kind else ()
         return tuple(

@@ -22,7 +22,7 @@ from ggplug_models.layers.attention import by_sequence, joined, mixed_as_one, mi
 from ggplug_models.layers.collecting import collected
 from ggplug_models.layers.names import name_nodes
 from ggplug_models.layers.patches import GraphChange, patched, scale_now
-from ggplug_models.state.cells import SOURCE, Cells
+from ggplug_models.state.cells import SOURCE, Cells, CompressedCells
 from ggplug_models.state.memory import KeysValues, Memory
 
 Ints = npt.NDArray[np.int64]
@@ -103,8 +103,10 @@ class Step:
         self._cells = cells
         self._inputs: dict[str, tuple[Tensor, Values]] = {}
         self._parts: dict[str, tuple[Tensor, Values]] = {}
-        self._most_parts = 3 + len(cells)
+        compressed = sum(isinstance(each, CompressedCells) for each in cells.values())
+        self._most_parts = 3 + len(cells) + 2 * compressed
         self._writes: list[Tensor] = []
+        self._stored: dict[int, list[Tensor]] = {}
         self._states: list[Tensor] = []
         self._attended: dict[int, Tensor] = {}
         self._cached: dict[int, tuple[Tensor, Tensor]] = {}
@@ -184,9 +186,10 @@ class Step:
 
     def _rows(self, window: int) -> Tensor:
         first, cells = self.shape.first, self._cells[window]
-        return self.whole_numbers(f"rows {window}", self.n_tokens, lambda tokens: cells.rows(first, tokens.positions))
+        count = self.shape.n_seq * cells.n_rows(self.shape.n)
+        return self.whole_numbers(f"rows {window}", count, lambda tokens: cells.rows(first, tokens.positions))
 
-    def _mask(self, window: int, *, distances: bool = False, finite: bool = False) -> Tensor:
+    def mask(self, window: int, *, distances: bool = False, finite: bool = False) -> Tensor:
         """The mask of the cells of a window; ``distances``: with :meth:`.Cells.distances`.
 
         ``finite``: hidden cells have the least number of F16, so that the softmax of padding tokens, which see no cell,
@@ -225,13 +228,17 @@ class Step:
         d_v: int = 0,
         of: int = 0,
         bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        further: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Stores keys and values of block ``number`` in the KV cache, and computes attention: [d_v n_head, T].
 
         q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  If ``v`` is None, the values are the first
         ``d_v`` elements of the keys.  If ``k`` is None, the block reads those of the earlier block ``of``.
         ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).  ``bias``: F32 [span, n, n_head, n_seq],
-        which is added to the logits.  A block may be made twice, to compute more of its columns; its attention is then
+        which is added to the logits.  ``mask``: in the place of :meth:`mask` of the block's window.  ``further``: keys
+        that are also values, [d_k, m, n_head_kv, n_seq], and their mask, F16 [m, n, 1, n_seq], behind those of the
+        cache.  A block may be made twice, to compute more of its columns; its attention is then
         the same node.
         """
         if number in self._attended:
@@ -239,24 +246,22 @@ class Step:
         kind = self.memory.kinds[of if k is None else number]
         assert isinstance(kind, KeysValues)
         if k is not None:
-            held = [
-                gg.set_rows(tensor, joined(new), self._rows(kind.window), name=f"blk.{number}.cache_{part}")
-                for part, tensor, new in zip("kv", self.memory.blocks[number], (k, v), strict=False)
-                if new is not None
-            ]
-            self._writes += held
+            held = self.stored(number, *(joined(new) for new in (k, v) if new is not None))
             self._cached[number] = (
-                self._read(held[0], kind.window, *k.ne[:2]),
-                self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1]),
+                self.read(number, held[0], *k.ne[:2]),
+                self.read(number, held[-1], d_v if v is None else v.ne[0], k.ne[1]),
             )
         keys, values = self._cached[of if k is None else number]
         if bias is None:
-            mask = self._mask(kind.window, distances=max_bias > 0)
+            mask = self.mask(kind.window, distances=max_bias > 0) if mask is None else mask
+            if further is not None:
+                keys, mask = gg.concat(keys, further[0], dim=1), gg.concat(mask, further[1], dim=0)
+                values = keys
             y = mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
         else:
             self.reads_lost_cells = True
             parts = by_sequence(q, self.shape.n_seq), keys, values
-            y = mixed_views(*parts, self._mask(kind.window, finite=True), scale=scale, bias=bias)
+            y = mixed_views(*parts, self.mask(kind.window, finite=True), scale=scale, bias=bias)
         self._attended[number] = y
         return y
 
@@ -268,13 +273,71 @@ class Step:
         """
         if number not in self._attended:
             keys, values = self.memory.blocks[number]
-            k, v = self._read(keys, SOURCE, q.ne[0], n_head_kv), self._read(values, SOURCE, d_v, n_head_kv)
-            self._attended[number] = mixed_as_one(q, k, v, self._mask(SOURCE), scale=scale)
+            k, v = self.read(number, keys, q.ne[0], n_head_kv), self.read(number, values, d_v, n_head_kv)
+            self._attended[number] = mixed_as_one(q, k, v, self.mask(SOURCE), scale=scale)
         return self._attended[number]
 
-    def _read(self, held: Tensor, window: int, d: int, n_head: int) -> Tensor:
-        """The first ``d`` elements of each head in the cells that this step reads: a view [d, span, n_head, n_seq]."""
-        row = held.nb[1]
+    def stored(self, number: int, *columns: Tensor) -> list[Tensor]:
+        """The tensors of the memory's block ``number``, [elements, cells], after columns [elements, any] were stored.
+
+        Those that were stored at the first call count: a block may be made twice.
+        """
+        if number not in self._stored:
+            rows = self._rows(self._window(number))
+            self._stored[number] = [
+                gg.set_rows(tensor, new, rows, name=f"blk.{number}.cache_{part}")
+                for part, tensor, new in zip("kv", self.memory.blocks[number], columns, strict=False)
+            ]
+            self._writes += self._stored[number]
+        return self._stored[number]
+
+    def completed(self, recent: int, keys: int, before: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What the keys that stand for several positions each are computed from, K of them in this step.
+
+        ``recent``: the memory's block that holds what is needed of the last positions; ``keys``: the one of the keys.
+        ``before``: number of positions of the key before that count, too.  The rows of ``recent``, I32
+        [before + ratio, K]; with ``before`` the halves of rows: the first ones of the positions before, the second ones
+        of the key's own.  The first position of each key, I32 [K].  And F32 [1, before + ratio, K]: -inf for what is
+        before position 0, else 0.
+        """
+        first, ring, cells = self.shape.first, self._cells[self._window(recent)], self._cells[self._window(keys)]
+        assert isinstance(cells, CompressedCells)
+        ratio, count = cells.ratio, self.shape.n_seq * cells.n_rows(self.shape.n)
+        among = np.arange(before + ratio) < before
+
+        def begin(tokens: Tokens) -> npt.ArrayLike:
+            return np.maximum(cells.completed(tokens.positions), 0).reshape(-1) * ratio
+
+        def sources(tokens: Tokens) -> npt.ArrayLike:
+            rows = cells.sources(ring, first, tokens.positions, before).reshape(count, -1)
+            return 2 * rows + ~among if before else rows
+
+        def absent(tokens: Tokens) -> npt.ArrayLike:
+            is_first = cells.completed(tokens.positions).reshape(-1, 1, 1) <= 0
+            return np.where(is_first & among[:, np.newaxis], -np.inf, 0)
+
+        of = f"{before}+{ratio}"
+        rows = self.input(f"sources {of}", gg.I32, (before + ratio, count), sources)
+        hidden = self.input(f"absent {of}", gg.F32, (1, before + ratio, count), absent)
+        return rows, self.whole_numbers(f"begin {ratio}", count, begin), hidden
+
+    def places(self, ratio: int) -> Tensor:
+        """The positions modulo ``ratio``, I32 [T]."""
+        return self.whole_numbers(
+            f"places {ratio}", self.n_tokens, lambda tokens: np.maximum(tokens.positions, 0).reshape(-1) % ratio
+        )
+
+    def _window(self, number: int) -> int:
+        kind = self.memory.kinds[number]
+        assert isinstance(kind, KeysValues)
+        return kind.window
+
+    def read(self, number: int, held: Tensor, d: int, n_head: int) -> Tensor:
+        """The first ``d`` elements of each head in the cells that this step reads: a view [d, span, n_head, n_seq].
+
+        ``held``: a tensor of the memory's block ``number``.
+        """
+        window, row = self._window(number), held.nb[1]
         part = self._cells[window].count * row
         head = row // n_head
         cells = gg.view(
