@@ -25,6 +25,11 @@ def whole(name: str, value: Any, at_least: int = 0, at_most: int = LARGEST) -> i
     return int(value)
 
 
+def natural(text: str) -> int | None:
+    """The number that a text of up to 18 decimal digits is; None for any other text."""
+    return int(text) if len(text) <= 18 and text.isdecimal() else None
+
+
 def number(name: str, value: Any, at_least: float = -LARGEST_SINGLE, at_most: float = LARGEST_SINGLE) -> float:
     """A finite number from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
     fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

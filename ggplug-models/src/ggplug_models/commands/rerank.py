@@ -14,6 +14,7 @@ from ggplug.cli.output import Command, json_option, on_one_line, print_json
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdin, stdout
 from ggplug.cli.tracing import traced
+from ggplug_models.checks.arguments import natural
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows
 from ggplug_models.commands.options import (
@@ -88,7 +89,8 @@ def rerank(
         if not isinstance(loaded, TextModel) or not loaded.ranks:
             raise loaded.cannot(model, "has no classifier, so it is no reranker")
         ranker = loaded.ranker
-        chosen = ranker.number(int(label) if label and label not in loaded.labels and label.isdecimal() else label)
+        position = None if label is None or label in loaded.labels else natural(label)
+        chosen = ranker.number(label if position is None else position)
         texts = ["".join(pieces_of(line)) for window in windows(stdin()) for line in window]
         pairs: dict[int, list[int]] = {}
         too_long: dict[int, TextTooLongError] = {}

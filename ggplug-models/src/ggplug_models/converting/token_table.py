@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ggplug_models.checks.arguments import natural
 from ggplug_models.converting.special import looks_special
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import CONTROL, WORD_START
@@ -35,7 +36,7 @@ class TokenTable:
         entries = [(each.values.get("id"), each) for each in description.objects("added_tokens", [])]
         if "added_tokens_decoder" in settings:
             decoder = settings.inner("added_tokens_decoder")
-            entries += [(int(key) if key.isdecimal() else None, decoder.inner(key)) for key in decoder.values]
+            entries += [(natural(key), decoder.inner(key)) for key in decoder.values]
         for token, entry in entries:
             if not isinstance(token, int) or token < 0:
                 raise entry.refused("id", "an integer of at least 0")

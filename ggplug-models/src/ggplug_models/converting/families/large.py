@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggplug.errors import ModelError
+from ggplug_models.checks.arguments import natural
 from ggplug_models.converting import rope
 from ggplug_models.converting.checkpoint import Stored
 from ggplug_models.converting.family import Family, Tensors, apart, first_integer, head_dim
@@ -159,8 +160,8 @@ def _arctic_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> 
     settings = folder.optional_json("tokenizer_config.json") or Values({})
     added = settings.inner("added_tokens_decoder", Values({}))
     for key in added.values:
-        entry, token = added.inner(key), int(key) if key.isdecimal() else len(texts)
-        if token >= len(texts):
+        entry, token = added.inner(key), natural(key)
+        if token is None or token >= len(texts):
             continue
         texts[token], types[token], scores[token] = entry.text("content"), USER_DEFINED, -10000
         if entry.boolean("special", False):
