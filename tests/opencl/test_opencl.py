@@ -321,6 +321,28 @@ def test_up_to_eight_columns_of_a_product_have_the_bits_that_each_has_alone(devi
         np.testing.assert_array_equal(product(columns[:n]), alone[:n])
 
 
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+@pytest.mark.parametrize("queries", [1, 40])
+def test_attention_of_a_sequence_has_the_bits_that_it_has_alone(name: str, queries: int) -> None:
+    """Beside other sequences, and where these are longer, so that a mask hides what is behind its last key."""
+    rng = np.random.default_rng(3)
+    q = rng.standard_normal((5, 8, queries, 32)).astype(np.float32)
+    k, v = rng.standard_normal((2, 5, 8, 2600, 32)).astype(np.float16)
+
+    def attended(sequences: int, keys: int) -> np.ndarray:
+        hidden = np.where(np.arange(keys) < 2100, 0, -np.inf).astype(np.float16)
+        mask = np.broadcast_to(hidden, (sequences, 1, queries, keys))
+        sources = [gg.tensor(np.ascontiguousarray(each[:sequences, :, :keys])) for each in (k, v)]
+        y = gg.flash_attn_ext(gg.tensor(q[:sequences]), *sources, gg.tensor(np.ascontiguousarray(mask)), scale=0.2)
+        with gg.Scheduler([gg.device(name)]) as scheduler:
+            scheduler.compute(Graph(y.set_output()))
+            return y.numpy()[0]
+
+    alone = attended(1, 2100)
+    for sequences, keys in ((2, 2100), (5, 2100), (1, 2600), (5, 2600)):
+        np.testing.assert_array_equal(attended(sequences, keys), alone)
+
+
 def in_a_process(script: str, **environment: str) -> str:
     """What a process prints that computes ``squares()`` as it likes; no warning passes."""
     done = subprocess.run(

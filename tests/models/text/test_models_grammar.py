@@ -420,7 +420,19 @@ def test_a_grammar_without_texts_is_reported_in_words_when_it_is_made(
     assert len(caught.value.message) < 150
 
 
-def test_an_endless_grammar_is_reported_in_words(tokenizer: Tokenizer, grammars: Grammars) -> None:
-    with pytest.raises(ParameterError, match="the grammar cannot be applied to this text: ") as caught:
-        written(tokenizer, grammars.lark('start: "a" start'), 1)
-    assert not NAMES_OF_THE_LIBRARY.search(caught.value.message)
+@pytest.mark.parametrize(
+    ("kind", "grammar", "text"),
+    [
+        ("lark", 'start: "a" start', "aaa"),
+        ("lark", 'start: T " x"\nT: " "*', "   "),
+        ("lark", 'start: T " x"\nT: " "*\n%llguidance {"no_forcing": false}', "   "),
+        ("gbnf", 'root ::= ws "ax"\nws ::= "a"+', "aaa"),
+    ],
+)
+def test_where_only_one_endless_text_is_allowed_each_token_of_it_is_found(
+    tokenizer: Tokenizer, grammars: Grammars, kind: str, grammar: str, text: str
+) -> None:
+    constraint = getattr(grammars, kind)(grammar)
+    for token in tokenizer.encode(text, begins=False):
+        assert constraint.allowed()[token]
+        constraint.accept(token)

@@ -137,12 +137,17 @@ def _streamed(raw: bytes) -> tuple[str, str | None]:
 
 
 class Faults:
-    """What happens to the processes of devices and to nodes."""
+    """What happens to the server's processes of devices and to nodes."""
 
     def __init__(self, cluster: Any, seed: int) -> None:
         self._cluster, self._drawn = cluster, random.Random(seed)
+        self._others = set(processes_of(cluster, "DeviceHost"))
         self.done: Counter[str] = Counter()
         self._nodes = {node._ray_params.node_name: node for node in cluster.worker_nodes}
+
+    def processes(self) -> list[int]:
+        """The numbers of the processes of devices that were made since this object was."""
+        return [each for each in processes_of(self._cluster, "DeviceHost") if each not in self._others]
 
     def one(self) -> None:
         """Kills or stops a process, or restarts a node."""
@@ -153,8 +158,8 @@ class Faults:
             time.sleep(self._drawn.uniform(0, 2))
             self._nodes[name] = add_node(self._cluster, name)
         else:
-            until(lambda: bool(processes_of(self._cluster, "DeviceHost")), HANGS)
-            process = self._drawn.choice(processes_of(self._cluster, "DeviceHost"))
+            until(lambda: bool(self.processes()), HANGS)
+            process = self._drawn.choice(self.processes())
             try:
                 os.kill(process, signal.SIGKILL if kind == "killed" else signal.SIGSTOP)
             except ProcessLookupError:  # it was killed, because it had been stopped
@@ -244,11 +249,12 @@ def run(cluster: Any, count: int, seed: int = 0) -> list[str]:
         path = write_llama(Path(folder) / "small.gguf", SHAPE)
         with ggplug_models.load(path, ["CPU"]) as model:
             wanted = answers(model, drawn)
+        faults = Faults(cluster, seed)
         with server(path, cluster.address) as (port, process):
             before = Tally()
             check(joined(loads(port, wanted, before, 5)) and before.is_right, f"before the faults: {before}")
             began = threads_of(process)
-            during, faults, memory = Tally(), Faults(cluster, seed), list[float]()
+            during, memory = Tally(), list[float]()
             clients = loads(port, wanted, during)
             while faults.done.total() < count:
                 faults.one()
@@ -271,13 +277,13 @@ def run(cluster: Any, count: int, seed: int = 0) -> list[str]:
             again = Tally()
             check(joined(loads(port, wanted, again, 25)), "a client still waits")
             check(set(again.outcomes) == {"right"}, f"the same load without faults: {again}")
-            left = len(processes_of(cluster, "DeviceHost"))
+            left = len(faults.processes())
             check(left <= 2, f"{left} processes of devices run for 2 devices")
             threads = threads_of(process)
             check(threads <= began + 8, f"the server has {threads} threads, and had {began}")
             check(memory[-1] < 1.25 * memory[len(memory) // 2], f"the server's memory grew: {memory}")
             print(f"{during.outcomes}, then {again.outcomes}; threads {began}, {threads}; {left} processes of devices")
-        check(until(lambda: not processes_of(cluster, "DeviceHost"), HANGS), "processes of devices run after its end")
+        check(until(lambda: not faults.processes(), HANGS), "processes of devices run after its end")
     return wrong
 
 

@@ -42,6 +42,12 @@ LIMITS: Mapping[str, Any] = {
 """Limits of the library's computation at the start and for each token, about 20 ms each; states have up to 2 KiB."""
 
 
+UNFORCED = '\n%llguidance {"no_forcing": true}'
+"""The library's option, which counts as the last one of a grammar, to let the model choose tokens where only one text is
+allowed.  Otherwise the library first looks how far that text goes, for ever where it has no end: after ``"a"+ "ab"``
+only further ``a`` are allowed, because a terminal matches as much as it can."""
+
+
 _WORDS = (
     (r"^at \d+\(\d+\): (failed to compile JSON schema: )?", ""),  # in a grammar with several schemas
     ("^NoExtension(Bias)?$", "no text matches it: a rule begins with itself, or allows nothing"),
@@ -118,18 +124,14 @@ class Grammars:
     def lark(self, grammar: str) -> GrammarConstraint:
         """The constraint to a grammar in the notation of Lark, with a rule ``start``.  Raises ParameterError."""
         check_grammar(grammar)
-        from llguidance import LLMatcher
-
-        return self._constraint(LLMatcher.grammar_from_lark(grammar), "grammar", grammar)
+        return self._of_lark(grammar, "grammar", grammar)
 
     def answer(self, grammar: str) -> GrammarConstraint:
         """The constraint to the grammar of an answer, see :meth:`.PreparedChat.grammar`, which has checked its schemas.
 
         Raises ParameterError.
         """
-        from llguidance import LLMatcher
-
-        return self._constraint(LLMatcher.grammar_from_lark(grammar), "JSON schema", grammar)
+        return self._of_lark(grammar, "JSON schema", grammar)
 
     def gbnf(self, grammar: str) -> GrammarConstraint:
         """The constraint to a grammar in llama.cpp's notation (:mod:`.gbnf`), with a rule ``root``.
@@ -139,15 +141,17 @@ class Grammars:
         check_grammar(grammar)
         if grammar.lstrip().startswith("%llguidance"):
             return self.lark(grammar)
-        from llguidance import LLMatcher
-
-        translated = to_lark(grammar, self._token_of)
-        return self._constraint(LLMatcher.grammar_from_lark(translated), "grammar", grammar)
+        return self._of_lark(to_lark(grammar, self._token_of), "grammar", grammar)
 
     def _token_of(self, text: str) -> int | None:
         """The token that a text is as a whole."""
         found = self._texts.encode(text, parse_special=True, begins=False)
         return found[0] if len(found) == 1 else None
+
+    def _of_lark(self, grammar: str, what: str, got: str) -> GrammarConstraint:
+        from llguidance import LLMatcher
+
+        return self._constraint(LLMatcher.grammar_from_lark(grammar + UNFORCED), what, got)
 
     def _constraint(self, grammar: str, what: str, got: Any) -> GrammarConstraint:
         from llguidance import LLMatcher, LLParserLimits

@@ -30,8 +30,9 @@ _LEAST_ROWS = 48
 _UNITS = 32
 #: Queries of a head that are computed by dot products, however many heads read the same keys.
 _FEW_QUERIES = min(DOT_COLUMNS.values())
-#: Least keys of a part.
-_LEAST_PART = 4 * KEYS
+#: Keys of a part, of few queries and of tiles: the same whatever is computed at the same time, so that a query has the
+#: bits that it has alone.
+_PART, _PART_OF_TILES = 8 * KEYS, 16 * KEYS
 #: Multiplications that take about as long as one simple operation on an element.
 _PER_ELEMENT = 8
 
@@ -47,7 +48,8 @@ def flash_attn_ext(node: Tensor) -> Entries:
         block = _rows_of_a_unit(matrices, rows)
     else:
         block = min(rows, few.MOST_ROWS)
-    parts, part = _parts(matrices * (-(-rows // block) if by_tiles else 1), k.ne[1])
+    part = _PART_OF_TILES if by_tiles else _PART
+    parts = max(1, -(-k.ne[1] // part))
     lanes = simd.width("f32")
     kept_bytes = KEPT + 4 * (-(-v.ne[0] // lanes) * lanes)
     plan = _Scratch(2 * ARGUMENTS if by_tiles else few.ROWS_BEGIN)
@@ -96,13 +98,6 @@ def _rows_of_a_unit(matrices: int, rows: int) -> int:
     tile = layout("f32").rows
     blocks = max(-(-rows // _MOST_ROWS), min(-(-_UNITS // max(1, matrices)), rows // _LEAST_ROWS), 1)
     return -(-rows // (blocks * tile)) * tile
-
-
-def _parts(units: int, keys: int) -> tuple[int, int]:
-    """(parts of the keys, keys of a part)."""
-    parts = max(1, min(-(-_UNITS // max(1, units)), keys // _LEAST_PART))
-    part = -(-keys // (parts * KEYS)) * KEYS
-    return max(1, -(-keys // max(1, part))), part
 
 
 def _type_read(tensor: Tensor) -> str:

@@ -21,8 +21,11 @@ _TOGETHER = 4
 """Queries that a work-item computes at once."""
 _ROWS_BACK = (4, 1)
 """Queries, or keys, of a block of attention's gradient: as many as local memory holds."""
-_ONE_LANE, _MANY_LANES = (16, 256), (512, 32)
-"""Work-groups that occupy a device, by their lanes, and the least keys of one if there are few queries."""
+_PART = 1024
+"""Keys of a work-group of one lane: the same whatever is computed at the same time, so that a query has the bits that it
+has alone."""
+_OCCUPYING, _FEWEST = 512, 32
+"""Work-groups of many lanes that occupy a device, and the least keys of one if there are few queries."""
 
 
 def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -125,9 +128,10 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
         return block
     queries, keys = block
     groups = -(-rows // queries) * k.ne[2] * k.ne[3]
-    occupying, fewest = _ONE_LANE if profile.row_lanes == 1 else _MANY_LANES
-    parts = max(1, min(-(-occupying // groups), k.ne[1] // fewest))
-    part = max(1, -(-k.ne[1] // (parts * keys))) * keys
+    part = _PART
+    if profile.row_lanes > 1:
+        parts = max(1, min(-(-_OCCUPYING // groups), k.ne[1] // _FEWEST))
+        part = max(1, -(-k.ne[1] // (parts * keys))) * keys
     parts = max(1, -(-k.ne[1] // part))
     dst = argument(DST, node)
     tensors, defines, last, sunk, values = _of_attention(profile, node.op, q, k, v, 3, mask, sinks)
