@@ -122,6 +122,14 @@ GBNF: tuple[tuple[str, str, str], ...] = (
     ('root ::= "a" |\n () | []', "", "b"),
     ('root ::= x\nx ::= "a"\nx ::= "b"', "b", "a"),
     ('root ::= "(" root ")" | "x"', "((x))", "((x)"),
+    # What follows may begin with what a repetition can take, too.
+    ('root ::= ws " x"\nws ::= " "*', "  x", "x"),
+    ('root ::= num "00"\nnum ::= [0-9]+', "100", "00"),
+    ('root ::= a b\na ::= [0-9]+\nb ::= [0-9] "x"', "12x", "1x"),
+    ('root ::= "<" t "</a>"\nt ::= [^>]*', "<b</a>", "<b>"),
+    ('root ::= "yes" | "y" "es!"', "yes!", "ye"),
+    ('root ::= "b"{2,} | ("bb")+ "a"', "bbb", "ba"),
+    ('root ::= ("bb")* ("bb" "b") ("bb"){2}', "bbbbbbb", "bbbbbb"),
 )
 
 
@@ -426,7 +434,7 @@ def test_a_grammar_without_texts_is_reported_in_words_when_it_is_made(
         ("lark", 'start: "a" start', "aaa"),
         ("lark", 'start: T " x"\nT: " "*', "   "),
         ("lark", 'start: T " x"\nT: " "*\n%llguidance {"no_forcing": false}', "   "),
-        ("gbnf", 'root ::= ws "ax"\nws ::= "a"+', "aaa"),
+        ("gbnf", 'root ::= ws "ax" root?\nws ::= "a"+', "aaa"),
     ],
 )
 def test_where_only_one_endless_text_is_allowed_each_token_of_it_is_found(

@@ -41,31 +41,28 @@ def to_lark(grammar: str, token_of: Callable[[str], int | None]) -> str:
 
     ``token_of``: the id of the token that a text such as ``<think>`` is as a whole, or None.
 
-    A rule whose parts have no tokens, and no rules but such ones, becomes a terminal: the library reads it much faster,
-    and as much text as it can match.  Raises ParameterError.
+    A rule whose parts have no tokens, and no rules but such ones, becomes a terminal, which the library reads much
+    faster.  If ``root`` is one, exactly its texts match.  In other grammars, which are recursive or have tokens, a
+    terminal takes as much text as it can match, and so does a string: after ``num ::= [0-9]+``, ``num "0"`` matches
+    nothing.  Raises ParameterError.
     """
     rules = _Parser(grammar, token_of).rules()
     for each in ("root", *(part for parts in rules.values() for part in parts if isinstance(part, _Rule))):
         if each not in rules:
             raise _refused(grammar, f"it has no rule {str(each)!r}")
     terminals: set[str] = set()
-    while found := {name for name in rules if name not in terminals and _is_terminal(name, rules[name], terminals)}:
+    while found := {name for name in rules if name not in terminals and _is_terminal(rules[name], terminals)}:
         terminals |= found
-    names = {
-        name: "start" if name == "root" else f"{'TERMINAL' if name in terminals else 'rule'}_{number}"
-        for number, name in enumerate(rules)
-    }
+    names = {name: f"{'TERMINAL' if name in terminals else 'rule'}_{number}" for number, name in enumerate(rules)}
     lines = (
         f"{names[name]}: {''.join(names[part] if isinstance(part, _Rule) else part for part in parts)}"
         for name, parts in rules.items()
     )
-    return "%llguidance {}\n" + "\n".join(lines)
+    return "\n".join(("%llguidance {}", f"start: {names['root']}", *lines))
 
 
-def _is_terminal(name: str, parts: list[str], terminals: set[str]) -> bool:
-    return name != "root" and all(
-        part in terminals if isinstance(part, _Rule) else not isinstance(part, _Token) for part in parts
-    )
+def _is_terminal(parts: list[str], terminals: set[str]) -> bool:
+    return all(part in terminals if isinstance(part, _Rule) else not isinstance(part, _Token) for part in parts)
 
 
 def _refused(grammar: str, why: str) -> ParameterError:
