@@ -43,9 +43,9 @@ LIMITS: Mapping[str, Any] = {
 
 
 UNFORCED = '\n%llguidance {"no_forcing": true}'
-"""The library's option, which counts as the last one of a grammar, to let the model choose tokens where only one text is
-allowed.  Otherwise the library first looks how far that text goes, for ever where it has no end: after ``"a"+ "ab"``
-only further ``a`` are allowed, because a terminal matches as much as it can."""
+"""The library's option to let the model choose tokens also where only one text is allowed; the last one of a grammar
+counts.  Otherwise the library looks how far that text goes, for ever if it has no end: in ``T "ab"`` with the terminal
+``T: "a"+`` only further ``a`` are allowed, because a terminal matches as much as it can."""
 
 
 _WORDS = (

@@ -22,8 +22,8 @@ _TOGETHER = 4
 _ROWS_BACK = (4, 1)
 """Queries, or keys, of a block of attention's gradient: as many as local memory holds."""
 _PART = 1024
-"""Keys of a work-group of one lane: the same whatever is computed at the same time, so that a query has the bits that it
-has alone."""
+"""Keys of a work-group of one lane: the same whatever is computed at the same time, so that a query has the bits that
+it has alone."""
 _OCCUPYING, _FEWEST = 512, 32
 """Work-groups of many lanes that occupy a device, and the least keys of one if there are few queries."""
 
