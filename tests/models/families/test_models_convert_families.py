@@ -422,7 +422,7 @@ CARRIED = {
         *("granitehybrid", "granitehybrid-attention", "granitehybrid-dense", "minicpm", "mistral", "mistral3"),
         *("llama_bidirec", "mixtral", "nanbeige", "deci", "nemotron-nas"),
     },
-    "longrope": {"minicpm", "minicpm3", "phi3"},
+    "longrope": {"minicpm", "minicpm3", "phi3", "phimoe"},
 }
 """The folders whose architecture has the tensors of a scaling in llama.cpp: create_tensor(LLM_TENSOR_ROPE_...) in its
 src/models, in a graph that reads them."""

@@ -101,7 +101,17 @@ def test_experts_that_do_not_go_together_are_refused_by_their_key(changed: dict[
         Experts.of(hyperparameters(**{**MIXED, **changed}))
 
 
-NEEDED = ["arctic", "smallthinker", "llama4", "bailingmoe2", "nemotron_h_moe", "laguna", "deepseek4"]
+NEEDED = [
+    "arctic",
+    "smallthinker",
+    "llama4",
+    "bailingmoe2",
+    "nemotron_h_moe",
+    "laguna",
+    "deepseek4",
+    "step35",
+    "phimoe",
+]
 
 
 def test_experts_that_a_family_needs_are_those_that_a_file_describes() -> None:
@@ -160,6 +170,8 @@ def test_a_family_may_have_blocks_that_do_not_attend() -> None:
         ("deepseek4.expert_gating_func", 2),
         ("deepseek4.hyper_connection.count", 2),
         ("deepseek32.attention.indexer.key_length", 2),
+        ("step35.rope.dimension_count", 6),
+        ("step35.rope.scaling.type", "longrope"),
         ("glm-dsa.attention.indexer.types", np.array([False, True])),
     ],
 )

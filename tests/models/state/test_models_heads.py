@@ -300,18 +300,19 @@ def test_a_block_that_lacks_a_tensor_is_refused_when_it_is_used(made: Callable[[
             NextBlock(model)
 
 
-def test_a_block_that_guesses_from_several_streams_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["deepseek4", "step35"])
+def test_a_block_that_guesses_from_other_vectors_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    with GGUFReader(model_file("deepseek4")) as reader, GGUFWriter(path) as writer:
+    with GGUFReader(model_file(name)) as reader, GGUFWriter(path) as writer:
         writer.add_metadata_of(reader)
-        writer.add("deepseek4.nextn_predict_layers", 1)
-        for name, info in reader.tensors.items():
-            writer.add_tensor(name, reader.data(name), info.type, info.ne)
+        writer.add(f"{name}.nextn_predict_layers", 1)
+        for each, info in reader.tensors.items():
+            writer.add_tensor(each, reader.data(each), info.type, info.ne)
         writer.add_tensor("blk.2.nextn.eh_proj.weight", np.zeros((32, 64), np.float32))
         writer.write()
     with ggplug_models.load(path, ["CPU"]) as model:
         assert list(model.generate_ids(PROMPT, 3))
-        with pytest.raises(ModelError, match=r"guesses further tokens \(MTP\), which is not supported for deepseek4"):
+        with pytest.raises(ModelError, match=r"guesses further tokens \(MTP\), which is not supported for"):
             NextBlock(model)
 
 

@@ -27,6 +27,8 @@ tokens for another one.  Converter: the
 `model_type` that `ggplug convert` reads.  Checked against: whose outputs the recordings of tiny models hold, and were
 compared with when they were made (`tests/data/oracles/README.md`; those of `phi3` and `qwen2` are no part of the
 repository).  Devices: tests compute all recordings on the CPU, and on OpenCL those with ops that others lack.
+`phimoe` is computed, and converted, as llama.cpp does it: its norms are RMS norms, where the authors' code has layer
+norms, and queries and keys are multiplied by the factor of LongRoPE's paper, not by `long_mscale`.
 
 | architecture | class | kind | converter | checked against | recordings |
 |---|---|---|---|---|---|
@@ -39,13 +41,12 @@ ABSENT = {
     "reads or writes images between tokens": ("chameleon", "cogvlm"),
     "guesses tokens for another model, by a head of a kind that is not built in": ("gemma4-assistant", "dflash"),
     "its recurrent block of RWKV behind attention's weights is not built in": ("rwkv6qwen2", "arwkv7"),
-    "llama.cpp computes another norm than the authors' code, and no recording decides": ("phimoe",),
     "groups of its experts share further experts": ("grovemoe",),
     "attention with a linear state, or with several streams of residuals, in a block of its own": (
         *("minimax-01", "bailingmoe3", "kimi-k3", "glm5-next", "qwen4exp", "hy_v4"),
     ),
     "an indexer chooses the positions of its attention, in contexts of any length": ("minimax-m3", "dots3note"),
-    "not begun": ("step35", "graniteswitch"),
+    "not begun": ("graniteswitch",),
 }
 """Why the other architectures of llama.cpp 0.3.36's sources are not there."""
 

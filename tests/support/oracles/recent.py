@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import transformers
 
-from oracles.attention import ARCH
+from oracles.attention import ARCH, LLAMA3, SHAPE, llama3_factors
 from oracles.dense import ROPE, model
 from oracles.experts import DEEPSEEK, SMALL, SPLIT, as_weight
-from oracles.family import Array, Family, Tensors, basic, lengths
+from oracles.family import Array, Family, Tensors, basic, lengths, plus_one, unused
 from oracles.files import N_VOCAB
 from oracles.hybrids import MAMBA2, state_space
 from oracles.mixtures import BLOCKS, CHOSEN, SIGMOID, widths
@@ -283,6 +285,65 @@ def deepseek4_keys(config: Any) -> dict[str, Any]:
     }
 
 
+STEP: dict[str, Any] = {
+    **SHAPE,
+    "num_hidden_layers": 3,
+    "head_dim": 8,
+    "num_sliding_attention_heads": 2,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "sliding_window": 12,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "moe_intermediate_size": 12,
+    "share_expert_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_router_scaling_factor": 1.5,
+    "swiglu_limits": [None, 0.5, None],
+    "swiglu_limits_shared": [None, None, 0.4],
+    "rope_parameters": {
+        "full_attention": {**LLAMA3, "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        "sliding_attention": {**ROPE, "rope_theta": 1000.0},
+    },
+    "tie_word_embeddings": False,
+    "pad_token_id": 0,
+}
+IMAGES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+
+
+def step35(seed: int) -> TransformersModel:
+    """The language model of Step 3.7 is that of Step 3.5."""
+    config = transformers.Step3p7Config(text_config=STEP, vision_config=IMAGES)
+    found = TransformersModel(transformers.Step3p7ForConditionalGeneration, config, seed, rules=CHOSEN)
+    found.config = config.text_config
+    return found
+
+
+def step35_keys(config: Any) -> dict[str, Any]:
+    config.allow_global_per_layer_attribute_access = True  # keys of single layers replace these
+    return basic(config, **widths(config, 4), **SIGMOID) | {
+        "attention.head_count": [4, 2, 4],
+        "attention.head_count_kv": [2, 2, 2],
+        "attention.key_length": 8,
+        "attention.value_length": 8,
+        "attention.sliding_window": 12,
+        "attention.sliding_window_pattern": [False, True, False],
+        "rope.freq_base": 100.0,
+        "rope.freq_base_swa": 1000.0,
+        "rope.dimension_count": 8,
+        "leading_dense_block_count": 1,
+        "expert_shared_feed_forward_length": 8,
+        "expert_weights_scale": 1.5,
+        "swiglu_clamp_exp": [0.0, 0.5, 0.0],
+        "swiglu_clamp_shexp": [0.0, 0.0, 0.4],
+    }
+
+
+def half_factors(config: Any) -> Tensors:
+    """The divisors of the frequencies of blocks without a window, which rotate half of each head; the others are 1."""
+    half = SimpleNamespace(head_dim=4, rope_parameters=STEP["rope_parameters"]["full_attention"])
+    return {name: np.append(values, [1.0, 1.0]) for name, values in llama3_factors(half).items()}
+
+
 RECENT: dict[str, Family] = {
     "mimo2": Family(
         ARCH.MIMO2,
@@ -367,5 +428,18 @@ RECENT: dict[str, Family] = {
         # Reversed, a single number is the same, and so is the middle one of three: in the first block all streams are
         # equal, and the other two have no effect.
         without_effect=("hc_head.hc_scale", "layers.0.attn_hc.scale"),
+    ),
+    "step35": Family(
+        ARCH.STEP35,
+        step35,
+        step35_keys,
+        {
+            "vision|vit": unused,
+            "norm": plus_one,
+            "router_bias": lambda c, name, values: [(f"blk.{name.split('.')[2]}.exp_probs_b.bias", values)],
+        },
+        half_factors,
+        seed=4,
+        without_effect=("vision", "projector"),
     ),
 }

@@ -47,6 +47,8 @@ def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     normal = rng.standard_normal(shape)
     if name.endswith(("exp_probs_b.bias", "exp_probs_b")):
         return coarse(0.2 * normal)
+    if "rope_factors" in name:
+        return coarse(rng.uniform(1, 4, shape))
     if name.endswith("ssm_a"):
         return coarse(-np.exp(normal))
     if "lerp" in name:
@@ -394,6 +396,20 @@ THEIRS: dict[str, Family] = {
         ),
     ),
     "refact": family(ARCH.REFACT, keys(**RMS), blocks(2, {**attention(), **NORM, **network()})),
+    "phimoe": family(
+        ARCH.PHIMOE,
+        keys(**RMS, **PAIRS)
+        | {"expert_count": 4, "expert_used_count": 2, "feed_forward_length": 12}
+        | {"rope.scaling.original_context_length": 16, "rope.scaling.attn_factor": 1.2},
+        {
+            **blocks(2, {**biased({**attention(), **NORM}), **experts(12)}),
+            "output_norm.bias": (N,),
+            "output.bias": (N_VOCAB,),
+            "rope_factors_long.weight": (D // 2,),
+            "rope_factors_short.weight": (D // 2,),
+        },
+        without_effect=("rope_factors_short", "attn_k.bias"),  # the context is longer than the original one
+    ),
     "jais": family(
         ARCH.JAIS,
         keys(**EPS) | {"attention.head_count_kv": HEADS, "attention.max_alibi_bias": 8.0},

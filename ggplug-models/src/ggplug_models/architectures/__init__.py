@@ -87,12 +87,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "olmo": ("olmo", "olmo2", "olmoe", "minimax-m2"),
     "parallel": ("command-r", "cohere2", "cohere2moe", "falcon", "stablelm"),
-    "phi": ("phi2", "phi3"),
+    "phi": ("phi2", "phi3", "phimoe"),
     "qwen": ("qwen2", "qwen2moe", "qwen3", "qwen3moe", "dots1", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
     "rwkv6": ("rwkv6",),
     "rwkv7": ("rwkv7",),
     "t5": ("t5encoder", "t5"),
-    "windowed": ("mellum", "maple", "spark2_5", "muse-glimmer", "laguna"),
+    "windowed": ("mellum", "maple", "spark2_5", "muse-glimmer", "laguna", "step35"),
 }
 
 ARCHITECTURES.declare({name: f"{__name__}.{module}" for module, names in MODULES.items() for name in names})

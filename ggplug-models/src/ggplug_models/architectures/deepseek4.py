@@ -10,7 +10,6 @@ import numpy as np
 
 import ggplug as gg
 from ggplug.backend import Device
-from ggplug.errors import ModelError
 from ggplug.ops.deepseek import MOST_ITERATIONS
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
@@ -97,6 +96,7 @@ class DeepSeek4(Transformer, Decoder):
     """
 
     rope_mode = RopeMode.NORMAL
+    guesses = False
     needs = ("exp_probs_b.bias",)
     unread = ("exp_probs_b_vl.",)
 
@@ -159,12 +159,6 @@ class DeepSeek4(Transformer, Decoder):
         return (*super().kinds, *(kind for own in self.compressors for each in own for kind in each.kinds))
 
     def kind(self, number: int) -> Kind:
-        if number >= self.n_layer:
-            raise ModelError(
-                f"{self!r} has a block that guesses further tokens (MTP), which is not supported for deepseek4",
-                got=number,
-                remedy="use another kind of draft",
-            )
         return KeysValues(self.d, 0, self.d, self.windows[number])
 
     @cached_property

@@ -1,11 +1,13 @@
-"""Phi 2 and 3 (Microsoft, 2023; arXiv:2404.14219)."""
+"""Phi 2, 3 and 3.5 (Microsoft, 2023; arXiv:2404.14219)."""
 
 from __future__ import annotations
 
 from ggplug.tensor import Tensor
+from ggplug_models.layers.experts import Experts
 from ggplug_models.layers.feed_forward import gated_together, plain
 from ggplug_models.layers.linear import LINEAR_BIASES
 from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block
@@ -39,3 +41,17 @@ class Phi3(Transformer, Decoder):
         if self.experts is not None:
             return super().feed_forward(x, block)
         return gated_together(block.weights, x, self.n_ff[block.number])
+
+
+@architecture("phimoe")
+class PhiMoe(Phi3):
+    """Phi 3.5 MoE: a matrix each for queries, keys and values; experts; biases.
+
+    Norms are RMS norms with biases, as in llama.cpp; the authors' code has layer norms.
+    """
+
+    needs = ("attn_norm.bias", "attn_output.bias", "ffn_norm.bias", "output_norm.bias", "output.bias")
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.experts = Experts.needed(hp)

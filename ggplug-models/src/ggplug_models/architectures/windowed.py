@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from functools import partial
 
 import ggplug as gg
@@ -11,6 +13,7 @@ from ggplug_models.architectures.llama import Llama
 from ggplug_models.architectures.qwen import Qwen3
 from ggplug_models.layers.attention import joined, split
 from ggplug_models.layers.experts import Experts, Gating
+from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.linear import capped, linear
 from ggplug_models.layers.norms import RmsNorm
 from ggplug_models.layers.rope import Rope
@@ -132,3 +135,50 @@ class Laguna(GatedHeads, Qwen3):
 
     def gate_of_heads(self, x: Tensor) -> Tensor:
         return gg.softplus(x)
+
+
+@architecture("step35")
+class Step35(GatedHeads, Qwen3):
+    """Step 3.5 (StepFun, 2026): a gate for each head; listed blocks have a window, may have other numbers of heads, and
+    rotate whole heads, where others rotate half of them; experts with sigmoid scores, chosen by a bias, and a shared
+    one; activations are clipped after SiLU."""
+
+    varies = ("ffn_gate_inp.weight",)
+    guesses = False
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        hp.text("rope.scaling.type", "none", one_of=("none", "linear", "yarn"))
+        whole = self.rope
+        assert whole is not None
+        if whole.n_dims % 4:
+            raise hp.refused("rope.dimension_count", "a multiple of 4")
+        self.rope = replace(whole, n_dims=whole.n_dims // 2)
+        n_dims = hp.integer("rope.dimension_count_swa", whole.n_dims, at_most=self.heads[0].d_k)
+        self.slide_with_rope(hp, 0, replace(whole, n_dims=n_dims, scale=1.0))
+        self.experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)
+        count, keys = len(self.windows), ("swiglu_clamp_exp", "swiglu_clamp_shexp")
+        of_keys = [hp.numbers_of_blocks(key, count, at_least=0) if key in hp else [0.0] * count for key in keys]
+        self.limits = list(zip(*of_keys, strict=True))
+
+    def rope_factors(self, block: Block) -> Tensor | None:
+        if self.windows[block.number] or "rope_freqs.weight" not in self.w:
+            return None
+        assert self.rope is not None
+        assert self.local_rope is not None
+        widest = self.local_rope if any(self.windows[: self.n_layer]) else self.rope
+        return self.w("rope_freqs.weight", widest.n_dims // 2)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        w, experts = block.weights, self.experts
+        assert experts is not None
+        own, shared = (partial(_clipped, limit=each) if each else gg.swiglu for each in self.limits[block.number])
+        if "ffn_gate_inp.weight" not in w:
+            return gated(w, x, self.n_ff[block.number], shared)
+        y = experts.chosen(w, x, own, x)
+        return y + experts.shared(w, x, shared) if experts.n_ff_shared else y
+
+
+def _clipped(x: Tensor, up: Tensor, limit: float) -> Tensor:
+    """As gg.swiglu, with SiLU at most ``limit``, and ``up`` from -limit to limit."""
+    return gg.clamp(gg.silu(x), -math.inf, limit) * gg.clamp(up, -limit, limit)

@@ -117,7 +117,7 @@ class Head:
 class NextBlock(Head):
     """The first of the blocks that a file has after the last one of the model, with their own norms (``nextn``).
 
-    Raises ModelError if the file has none.
+    Raises ModelError if the file has none, or the family's are computed otherwise.
     """
 
     def __init__(self, model: Decoder) -> None:
@@ -129,6 +129,13 @@ class NextBlock(Head):
                 f"'{self.w.prefix}nextn.eh_proj.weight'",
                 got=None,
                 remedy="use a file that was converted with these blocks, or another kind of draft",
+            )
+        if not model.guesses:
+            raise ModelError(
+                f"{model!r} has a block that guesses further tokens (MTP), which is not supported for "
+                f"{model.architecture}",
+                got=model.architecture,
+                remedy="use another kind of draft",
             )
         super().__init__(model, (VECTORS,), (*[None] * self.number, model.kind(self.number)))
         sample_graph(self)  # so that a file without a tensor that it needs is refused now

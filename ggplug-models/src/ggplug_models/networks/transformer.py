@@ -31,6 +31,8 @@ class Transformer(Network):
     """Which elements of a head are rotated as a pair; None: no rotation."""
     normalized_experts: ClassVar[bool] = True
     """Whether the weights of the chosen experts are divided by their sum, where the file does not say it."""
+    guesses: ClassVar[bool] = True
+    """Whether blocks after the last one guess further tokens as :class:`.NextBlock` computes it."""
     all_attend: ClassVar[bool] = True
     """Whether all blocks have attention."""
     feed_forward_norm: ClassVar[str] = "ffn_norm"

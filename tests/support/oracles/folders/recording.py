@@ -350,6 +350,24 @@ FOLDERS: dict[str, Tiny] = {
         ),
         "BF16",
     ),
+    "phimoe": Tiny(
+        lambda: transformers.PhimoeForCausalLM(
+            transformers.PhimoeConfig(
+                **SHAPE,
+                num_local_experts=4,
+                attention_bias=True,
+                lm_head_bias=True,
+                rope_parameters={**LONGROPE, "long_mscale": 1.2, "short_mscale": 1.2},
+                original_max_position_embeddings=32,
+                sliding_window=128,
+            )
+        ),
+        lambda folder: sentence_pieces(
+            folder, {"add_bos_token": False, "add_eos_token": False, "added_tokens_decoder": PHI3_ADDED}
+        ),
+        "BF16",
+        changes={"architectures": ["PhiMoEForCausalLM"]},
+    ),
     "gpt2": Tiny(
         lambda: transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
