@@ -111,6 +111,7 @@ NEEDED = [
     "deepseek4",
     "step35",
     "phimoe",
+    "grovemoe",
 ]
 
 
@@ -170,6 +171,7 @@ def test_a_family_may_have_blocks_that_do_not_attend() -> None:
         ("deepseek4.expert_gating_func", 2),
         ("deepseek4.hyper_connection.count", 2),
         ("deepseek32.attention.indexer.key_length", 2),
+        ("grovemoe.experts_per_group", 3),
         ("step35.rope.dimension_count", 6),
         ("step35.rope.scaling.type", "longrope"),
         ("glm-dsa.attention.indexer.types", np.array([False, True])),

@@ -41,7 +41,6 @@ ABSENT = {
     "reads or writes images between tokens": ("chameleon", "cogvlm"),
     "guesses tokens for another model, by a head of a kind that is not built in": ("gemma4-assistant", "dflash"),
     "its recurrent block of RWKV behind attention's weights is not built in": ("rwkv6qwen2", "arwkv7"),
-    "groups of its experts share further experts": ("grovemoe",),
     "attention with a linear state, or with several streams of residuals, in a block of its own": (
         *("minimax-01", "bailingmoe3", "kimi-k3", "glm5-next", "qwen4exp", "hy_v4"),
     ),

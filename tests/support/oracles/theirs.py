@@ -396,6 +396,22 @@ THEIRS: dict[str, Family] = {
         ),
     ),
     "refact": family(ARCH.REFACT, keys(**RMS), blocks(2, {**attention(), **NORM, **network()})),
+    "grovemoe": family(
+        ARCH.GROVEMOE,
+        keys(**RMS, **PAIRS, **HEAD_WIDTH)
+        | {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 12}
+        | {"experts_per_group": 2, "expert_group_scale": 0.3, "expert_chunk_feed_forward_length": 8},
+        blocks(
+            2,
+            {
+                **attention(),
+                **HEAD_NORMS,
+                **NORM,
+                **experts(12, count=8),
+                **{name: (4, *shape) for name, shape in network(8, "_chexps").items()},
+            },
+        ),
+    ),
     "phimoe": family(
         ARCH.PHIMOE,
         keys(**RMS, **PAIRS)

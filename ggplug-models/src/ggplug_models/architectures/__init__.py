@@ -83,6 +83,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "grok",
         "afmoe",
         "smallthinker",
+        "grovemoe",
         "llama4",
     ),
     "olmo": ("olmo", "olmo2", "olmoe", "minimax-m2"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.weights.weights import Weights
 
 
 @architecture("deepseek")
@@ -255,3 +256,45 @@ class Llama4(Llama):
         if (block.number + 1) % self.every == 0:
             return super().feed_forward(x, block)
         return gated(block.weights, x, self.n_ff[block.number])
+
+
+@dataclass(frozen=True)
+class _OfGroups(Experts):
+    """Experts of which each belongs to a group of ``n_group`` others, and is chosen with any of these."""
+
+    n_group: int = 1
+
+    def route(self, weights: Weights, x: Tensor, numbers: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        scores = gg.soft_max(linear(weights, "ffn_gate_inp", x, self.n_expert * self.n_group))
+        chosen = gg.cast(gg.argsort_top_k(scores, self.n_used), gg.F32)
+        chosen = gg.cast(gg.scale(chosen, 1 / self.n_group), gg.I32)
+        return chosen, self.weighted(weights, scores, chosen)
+
+
+@architecture("grovemoe")
+class GroveMoe(Qwen3):
+    """GroveMoE (arXiv:2508.07785): experts in groups, each with a further expert, which reads what the chosen experts
+    give.
+
+    As in llama.cpp, the weight of a further expert is that of the expert with its number.
+    """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        experts = self.experts = Experts.needed(hp)
+        n_group = hp.integer("experts_per_group", at_most=experts.n_expert)
+        if experts.n_expert % n_group:
+            raise hp.refused("experts_per_group", f"a divisor of {hp.prefix}expert_count ({experts.n_expert})")
+        count = experts.n_expert // n_group
+        width = hp.integer("expert_chunk_feed_forward_length", 0, at_least=0) or self.heads[0].d_k
+        used = min(experts.n_used, count)
+        self.further = _OfGroups(
+            count, used, width, normalized=experts.normalized, scale=experts.scale, suffix="_chexps", n_group=n_group
+        )
+        self.factor = hp.number("expert_group_scale")
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        assert self.experts is not None
+        w = block.weights
+        y = self.experts.chosen(w, x, self.gate, x)
+        return y + gg.scale(self.further.chosen(w.called("further_"), y, self.gate, x), self.factor)

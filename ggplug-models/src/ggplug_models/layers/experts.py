@@ -45,7 +45,7 @@ class Experts:
     best ``n_groups_used`` of this many groups only (arXiv:2412.19437).  ``n_ff_shared``: the width of a network that
     computes all tokens, whose result is added (arXiv:2401.06066).  ``n_dense``: the first blocks have no experts.
     ``activation``: of experts without a gate; None: all have one.  ``weighs_inputs``: whether the expert weights
-    multiply what experts read, and not their results.
+    multiply what experts read, and not their results.  ``suffix``: with what the names of the experts' weights end.
     """
 
     n_expert: int
@@ -60,6 +60,7 @@ class Experts:
     n_dense: int = 0
     activation: Activation | None = None
     weighs_inputs: bool = False
+    suffix: str = "_exps"
 
     @classmethod
     def of(
@@ -129,16 +130,17 @@ class Experts:
         columns = gg.reshape(x, n, 1, tokens)
         if self.weighs_inputs:
             columns = gg.repeat(columns, n, self.n_used, tokens) * expert_weights
-        if "ffn_gate_up_exps.weight" in weights:
-            both = _linear(weights, "ffn_gate_up_exps", columns, chosen, 2 * self.n_ff, self.n_expert)
+        of = self.suffix
+        if f"ffn_gate_up{of}.weight" in weights:
+            both = _linear(weights, f"ffn_gate_up{of}", columns, chosen, 2 * self.n_ff, self.n_expert)
             h = gate(*_halves(both))
         else:
-            up = _linear(weights, "ffn_up_exps", columns, chosen, self.n_ff, self.n_expert)
+            up = _linear(weights, f"ffn_up{of}", columns, chosen, self.n_ff, self.n_expert)
             if self.activation is None:
-                h = gate(_linear(weights, "ffn_gate_exps", columns, chosen, self.n_ff, self.n_expert), up)
+                h = gate(_linear(weights, f"ffn_gate{of}", columns, chosen, self.n_ff, self.n_expert), up)
             else:
                 h = self.activation(up)
-        y = _linear(weights, "ffn_down_exps", activated(weights, h, "moe_"), chosen, n, self.n_expert)
+        y = _linear(weights, f"ffn_down{of}", activated(weights, h, "moe_"), chosen, n, self.n_expert)
         y = weights.named("ffn_moe_weighted", y if self.weighs_inputs else y * expert_weights)
         total = _of_expert(y, 0)
         for expert in range(1, self.n_used):
@@ -164,7 +166,6 @@ class Experts:
 
         ``numbers``: the experts if the router does not choose them, but only weighs them.
         """
-        tokens = x.ne[1]
         scores = weights.named("ffn_moe_logits", self.logits(weights, x))
         if self.gating is Gating.SOFTMAX:
             scores = weights.named("ffn_moe_probs", gg.soft_max(scores))
@@ -173,7 +174,12 @@ class Experts:
         elif self.gating is Gating.SQRT_SOFTPLUS:
             scores = weights.named("ffn_moe_probs", gg.sqrt(gg.softplus(scores)))
         chosen = self._best(weights, scores) if numbers is None else numbers
-        expert_weights = gg.get_rows(gg.reshape(scores, 1, self.n_expert, tokens), chosen)
+        return chosen, self.weighted(weights, scores, chosen)
+
+    def weighted(self, weights: Weights, scores: Tensor, chosen: Tensor) -> Tensor:
+        """The weights of the chosen experts, F32 [1, n_used, T], from scores [any, T]."""
+        n_scores, tokens = scores.ne[:2]
+        expert_weights = gg.get_rows(gg.reshape(scores, 1, n_scores, tokens), chosen)
         flat = gg.reshape(expert_weights, self.n_used, tokens)
         if self.gating is Gating.SOFTMAX_OF_CHOSEN:
             flat = gg.soft_max(flat)
@@ -181,7 +187,7 @@ class Experts:
             flat = flat / gg.clamp(gg.sum_rows(flat), LEAST_SUM, math.inf)
         if self.scale != 1:
             flat = flat * self.scale
-        return chosen, weights.named("ffn_moe_weights", gg.reshape(flat, 1, self.n_used, tokens))
+        return weights.named("ffn_moe_weights", gg.reshape(flat, 1, self.n_used, tokens))
 
     def _best(self, weights: Weights, scores: Tensor) -> Tensor:
         """The experts with the largest scores of each token, I32 [n_used, T]."""

@@ -27,7 +27,7 @@ CACHE = "cache"
 
 _LAYER = re.compile(r"(?:(?:enc\.)?blk|cache)\.(\d+)(?:\.|$)")
 _AFTER_THE_LAYERS = re.compile(r"(?:enc\.)?output|cls|pooler")
-_EXPERTS = re.compile(r"\.ffn_\w+_exps\.")
+_EXPERTS = re.compile(r"\.ffn_\w+_(?:ch)?exps\.")
 
 
 def layer_of(name: str) -> int | None:

@@ -124,6 +124,12 @@ class Weights:
         """The weights whose names, and those of the nodes that read them, begin with ``of``."""
         return self._behind(self.prefix, of, self.names)
 
+    def called(self, of: str) -> Weights:
+        """The same weights; the names of the nodes that read them begin with ``of``."""
+        found = copy(self)
+        found.names += of
+        return found
+
     def _behind(self, prefix: str, name: str, names: str) -> Weights:
         found = copy(self)
         found.prefix, found.names = prefix + name, names + name
