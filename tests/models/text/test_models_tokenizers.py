@@ -326,3 +326,90 @@ def test_a_tokeniser_says_what_it_is(recorded: Recording) -> None:
     assert isinstance(tokenizer, Tokenizer)
     assert repr(tokenizer) == "<Tokenizer SentencePieces: 4000 tokens>"
     assert tokenizer.n_vocab == 4000
+
+
+PLAMO = {
+    "a": -3.597,
+    "b": -2.135,
+    "ab": -5.357,
+    "abc": -2.705,
+    "bc": -1.732,
+    "c": -5.418,
+    "ca": -11.098,
+    "cab": -9.805,
+    " ": -9.417,
+    "  ": -3.441,
+    " a": -6.903,
+    " the": -4.044,
+    "the": -2.899,
+    "th": -2.168,
+    "he": -3.358,
+    "e": -11.202,
+    "t": -10.118,
+    "日": -9.873,
+    "本": -9.805,
+    "日本": -3.128,
+    "本語": -4.408,
+    "語": -7.897,
+    "日本語": -9.051,
+    "\n": -10.401,
+    "\n\n": -10.681,
+    "x": -1.954,
+    "é": -7.664,
+    "ée": -8.389,
+    "🙂": -6.565,
+    "ba": -2.956,
+    "aba": -6.209,
+    "bab": -1.983,
+    " ab": -11.28,
+    "1": -10.52,
+    "12": -7.024,
+    "123": -4.303,
+    "23": -10.998,
+    "3": -7.296,
+    "<": -10.705,
+    "|": -10.328,
+}
+"""Tokens of a small vocabulary of PLaMo 2 with their scores; before them are four special tokens and 256 bytes."""
+
+OF_PLAMO: dict[str, list[int]] = {
+    "abcab": [263, 262],
+    "abcabcab cab": [263, 263, 262, 268, 267],
+    "the the  the": [272, 271, 269, 272],
+    "\u65e5\u672c\u8a9e\u65e5\u672c\u672c\u8a9e": [282, 279, 280],
+    "\xe9e\xe9 \U0001f642\U0001f643": [287, 286, 268, 288, 244, 163, 157, 135],
+    "\n\n\na b": [284, 283, 260, 268, 261],
+    "12312323": [295, 295, 296],
+    "\ufeffab": [262],
+    "ababababab": [290, 291, 260, 291],
+    "zzz": [126, 126, 126],
+    "x<|y|>x": [285, 298, 299, 125, 299, 66, 285],
+    " ": [268],
+    " \xa0\u65e5": [268, 198, 164, 277],
+    "the\xe9\xe9e<\u672c\xe9e\U0001f642 ahe": [272, 286, 287, 298, 278, 287, 288, 270, 274],
+    "tabcabba": [276, 263, 262, 289],
+    "\u65e5112\xfcaba\u8a9e  thebc\xe9the": [277, 293, 294, 199, 192, 290, 281, 269, 272, 264, 286, 272],
+}
+"""The ids that llama.cpp (of llama-cpp-python 0.3.36) makes of texts with it."""
+
+
+def plamo(tokens: list[str]) -> Tokenizer:
+    scores = [PLAMO.get(each, 0.0) for each in tokens]
+    return load_tokenizer(
+        {
+            "tokenizer.ggml.model": "plamo2",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": np.array([2, 3, 3, 3] + [6] * 256 + [1] * len(PLAMO), np.int32)[: len(tokens)],
+            "tokenizer.ggml.scores": np.array(scores, np.float32),
+        }
+    )
+
+
+def test_plamos_tokens_are_those_of_llama_cpp() -> None:
+    special = ["<unk>", "<bos>", "<eos>", "<pad>"]
+    tokenizer = plamo([*special, *(f"<0x{byte:02X}>" for byte in range(256)), *PLAMO])
+    for text, ids in OF_PLAMO.items():
+        assert tokenizer.encode(text) == ids
+        assert tokenizer.decode(ids) == text.removeprefix("\ufeff")
+    with pytest.raises(ModelError, match=r"has no token <0x03> for a byte"):
+        plamo([*special, *(f"<0x{byte:02X}>" for byte in range(3))])

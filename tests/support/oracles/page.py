@@ -52,8 +52,7 @@ ABSENT = {
 LEFT_OUT = {
     "baichuan": "Baichuan 2 divides the rows of its output matrix by their lengths; files have them as they are",
     "glm": "the length of contexts and the epsilon are the folder's; llama.cpp's converter has others",
-    "plamo2": "the window of attention, which all blocks then lack; a text needs a program that has its tokeniser",
-    "plamo3": "a text needs a program that has its tokeniser",
+    "plamo2": "the window of attention, which all blocks then lack",
     "qwen": "how attention and RoPE change in contexts longer than `seq_length`",
     "xlm-roberta": "the adapters of jina-embeddings-v3, of which only the model itself is written",
 }

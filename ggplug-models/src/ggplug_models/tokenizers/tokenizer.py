@@ -16,6 +16,7 @@ from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import BytePairs
 from ggplug_models.tokenizers.fragments import Fragments
 from ggplug_models.tokenizers.kind import Kind
+from ggplug_models.tokenizers.plamo2 import ProbableTokens
 from ggplug_models.tokenizers.rwkv import LongestTokens
 from ggplug_models.tokenizers.sentence_pieces import SentencePieces
 from ggplug_models.tokenizers.streaming import StreamDecoder
@@ -28,6 +29,7 @@ KINDS: Mapping[str, Callable[[Values], Kind]] = {
     "gemma4": BytePairs.of,
     "gpt2": BytePairs.of,
     "llama": SentencePieces.of,
+    "plamo2": ProbableTokens.of,
     "rwkv": LongestTokens.of,
     "t5": Unigrams.of,
     "whitespace": BytePairs.of,
