@@ -1,4 +1,4 @@
-"""The tokenizer of PLaMo 2 and 3: the most probable way to split a text into tokens; bytes stand for other characters."""
+"""The tokenizer of PLaMo 2 and 3: the most probable way to split a text into tokens, and bytes for what is in none."""
 
 from __future__ import annotations
 
