@@ -130,6 +130,8 @@ GBNF: tuple[tuple[str, str, str], ...] = (
     ('root ::= "yes" | "y" "es!"', "yes!", "ye"),
     ('root ::= "b"{2,} | ("bb")+ "a"', "bbb", "ba"),
     ('root ::= ("bb")* ("bb" "b") ("bb"){2}', "bbbbbbb", "bbbbbb"),
+    ('root ::= (x "=" ws x "\\n")+\nx ::= [a-z] ws | "(" x ")" ws\nws ::= [ \\t\\n]*', "(a) = b\n\na=c\n", "a=b"),
+    ('root ::= n | "[" root "0]"\nn ::= "1"{2,3} | [0-9]+ "."?', "[[10]0]", "[1.]"),
 )
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from ggplug.errors import ParameterError
+from ggplug_models.sampling.gbnf_lexing import Rule, Token, greedy
 from ggplug_models.sampling.grammar_limits import MOST_PARENTHESES
 
 _NAME = re.compile(r"[\w-]+")
@@ -28,41 +29,49 @@ _LARGEST = 0x10FFFF
 """The largest number of a character."""
 
 
-class _Rule(str):
-    """The name of a rule, in the parts of another one."""
-
-
-class _Token(str):
-    """A token, in Lark's notation."""
-
-
 def to_lark(grammar: str, token_of: Callable[[str], int | None]) -> str:
     """The grammar in Lark's notation.
 
     ``token_of``: the id of the token that a text such as ``<think>`` is as a whole, or None.
 
     A rule whose parts have no tokens, and no rules but such ones, becomes a terminal, which the library reads much
-    faster.  If ``root`` is one, exactly its texts match.  In other grammars, which are recursive or have tokens, a
-    terminal takes as much text as it can match, and so does a string: after ``num ::= [0-9]+``, ``num "0"`` matches
-    nothing.  Raises ParameterError.
+    faster, unless that would take what has to follow (:mod:`.gbnf_lexing`); in terminals it is one all the same.
+    Raises ParameterError.
     """
     rules = _Parser(grammar, token_of).rules()
-    for each in ("root", *(part for parts in rules.values() for part in parts if isinstance(part, _Rule))):
+    for each in ("root", *(part for parts in rules.values() for part in parts if isinstance(part, Rule))):
         if each not in rules:
             raise _refused(grammar, f"it has no rule {str(each)!r}")
     terminals: set[str] = set()
     while found := {name for name in rules if name not in terminals and _is_terminal(rules[name], terminals)}:
         terminals |= found
-    names = {name: f"{'TERMINAL' if name in terminals else 'rule'}_{number}" for number, name in enumerate(rules)}
-    lines = (
-        f"{names[name]}: {''.join(names[part] if isinstance(part, _Rule) else part for part in parts)}"
-        for name, parts in rules.items()
-    )
-    return "\n".join(("%llguidance {}", f"start: {names['root']}", *lines))
+    read: set[str] = set()
+    """The terminals that rules read as such."""
+    if "root" in terminals:
+        read = {"root"}
+    else:
+        read = set(terminals)
+        while found := greedy(rules, read, [name for name in rules if name not in read]):
+            read -= found
+    numbers = {name: number for number, name in enumerate(rules)}
+
+    def line(name: str, names: Collection[str]) -> str:
+        """A rule, or a terminal; ``names``: the rules that are called as terminals in it."""
+        return "".join(_called(part, numbers, names) if isinstance(part, Rule) else part for part in rules[name])
+
+    lines = [
+        *(f"TERMINAL_{numbers[name]}: {line(name, terminals)}" for name in rules if name in terminals),
+        *(f"rule_{numbers[name]}: {line(name, read)}" for name in rules if name not in read),
+    ]
+    return "\n".join(("%llguidance {}", f"start: {_called('root', numbers, read)}", *lines))
+
+
+def _called(name: str, numbers: Mapping[str, int], terminals: Collection[str]) -> str:
+    return f"{'TERMINAL' if name in terminals else 'rule'}_{numbers[name]}"
 
 
 def _is_terminal(parts: list[str], terminals: set[str]) -> bool:
-    return all(part in terminals if isinstance(part, _Rule) else not isinstance(part, _Token) for part in parts)
+    return all(part in terminals if isinstance(part, Rule) else not isinstance(part, Token) for part in parts)
 
 
 def _refused(grammar: str, why: str) -> ParameterError:
@@ -140,7 +149,7 @@ class _Parser:
         if name is None:
             return None
         self.at = name.end()
-        return [_Rule(name[0])]
+        return [Rule(name[0])]
 
     def count(self) -> str | None:
         """How often the part before occurs; "" for never, None if nothing says so."""
@@ -200,7 +209,7 @@ class _Parser:
         token = self.token_of(text) if number is None else number
         if token is None:
             raise self.refused(f"the vocabulary has no token {text!r}")
-        return _Token(f"<[{'^' if inverse else ''}{token}]>")
+        return Token(f"<[{'^' if inverse else ''}{token}]>")
 
     # -- reading -----------------------------------------------------------------------------------
 
