@@ -25,6 +25,9 @@ _COUNT = re.compile(r"\{[ \t\r\n]*([0-9]{1,9})[ \t\r\n]*(,[ \t\r\n]*([0-9]{0,9})
 _TOKEN = re.compile(r"(!?)(<(?:\[([0-9]+)\]|[^>]*)>)")
 _LETTERS = {"t": "\t", "r": "\r", "n": "\n"}
 
+MOST_ROUNDS = 5
+"""How often rules are sought that must not be terminals."""
+
 _LARGEST = 0x10FFFF
 """The largest number of a character."""
 
@@ -51,8 +54,8 @@ def to_lark(grammar: str, token_of: Callable[[str], int | None]) -> str:
         read = {"root"}
     else:
         read = set(terminals)
-        while found := greedy(rules, read, [name for name in rules if name not in read]):
-            read -= found
+        for _ in range(MOST_ROUNDS):  # what is a terminal no more has others in it
+            read -= greedy(rules, read, [name for name in rules if name not in read])
     numbers = {name: number for number, name in enumerate(rules)}
 
     def line(name: str, names: Collection[str]) -> str:

@@ -12,8 +12,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-MOST_POSITIONS, MOST_STATES = 2000, 500
-"""Characters of a terminal, and states of its automaton, that are looked at; a larger terminal does no harm."""
+MOST_PARTS, MOST_CHARACTERS = 2000, 300
+"""Parts of a grammar, and different characters of it, that are looked at; in larger grammars all terminals stay."""
+
+MOST_POSITIONS, MOST_STATES, MOST_NESTED = 1000, 200, 50
+"""Characters of a terminal, states of its automaton, and terminals inside of each other, that are looked at."""
 
 _BOUNDS = re.compile(r"\\x\{([0-9a-f]+)\}")
 _RANGE = re.compile(r"\\x\{([0-9a-f]+)\}(?:-\\x\{([0-9a-f]+)\})?")
@@ -50,6 +53,8 @@ class _Node:
 def greedy(rules: Mapping[str, Sequence[str]], terminals: Collection[str], rest: Sequence[str]) -> set[str]:
     """The terminals that can go on with a character that may follow them in the rules ``rest``."""
     alphabet = _alphabet(rules.values())
+    if len(alphabet) > MOST_CHARACTERS or sum(map(len, rules.values())) > MOST_PARTS:
+        return set()
     nodes = {name: _Reader(parts, alphabet).choice() for name, parts in rules.items()}
     follow = _Following(nodes, rest).follow
     return {name for name, after in follow.items() if name in terminals and after & _going_on(nodes, name, alphabet)}
@@ -122,14 +127,18 @@ class _Following:
     def __init__(self, nodes: Mapping[str, _Node], rest: Sequence[str]) -> None:
         self._begin: dict[str, tuple[Chars, bool]] = {}
         self.follow: dict[str, Chars] = {}
-        known: dict[str, tuple[Chars, bool]] | None = None
+        names, known = [*nodes], None
         while known != self._begin:
-            known, self._begin = self._begin, {name: self._beginning(node) for name, node in nodes.items()}
-        before: dict[str, Chars] | None = None
+            known = dict(self._begin)
+            names.reverse()  # rules that read later ones are found in one round, and those that read earlier ones
+            for name in names:
+                self._begin[name] = self._beginning(nodes[name])
+        order, before = [*rest], None
         while before != self.follow:
             before = dict(self.follow)
-            for name in rest:
+            for name in order:
                 self._walk(nodes[name], self.follow.get(name, frozenset()))
+            order.reverse()
 
     def _beginning(self, node: _Node) -> tuple[Chars, bool]:
         """The characters with which a text may begin, and whether it may be empty."""
@@ -162,8 +171,9 @@ class _Following:
 def _going_on(nodes: Mapping[str, _Node], name: str, alphabet: Chars) -> Chars:
     """The characters with which a terminal can go on where a text of it is complete."""
     automaton = _Automaton(nodes)
-    empty, first, last = automaton.add(nodes[name])
-    if len(automaton.chars) > MOST_POSITIONS:
+    try:
+        empty, first, last = automaton.add(nodes[name])
+    except _LargeError:
         return frozenset()
     found: set[int] = set()
     # The states are sets of positions; the first one is before all text.
@@ -183,6 +193,10 @@ def _going_on(nodes: Mapping[str, _Node], name: str, alphabet: Chars) -> Chars:
     return frozenset(found)
 
 
+class _LargeError(Exception):
+    """A terminal is too large to be looked at."""
+
+
 class _Automaton:
     """The positions of the characters of a terminal.  ``follow``: by position, those that may come next."""
 
@@ -191,19 +205,19 @@ class _Automaton:
         self.chars: list[Chars] = []
         self.follow: list[set[int]] = []
 
-    def add(self, node: _Node) -> tuple[bool, set[int], set[int]]:
-        """Whether a part may be empty, its first positions, and its last ones."""
+    def add(self, node: _Node, depth: int = 0) -> tuple[bool, set[int], set[int]]:
+        """Whether a part may be empty, its first positions, and its last ones.  Raises _LargeError."""
+        if depth > MOST_NESTED or len(self.chars) > MOST_POSITIONS:
+            raise _LargeError
         if node.kind == "rule":
-            return self.add(self._nodes[node.rule])
+            return self.add(self._nodes[node.rule], depth + 1)
         if node.kind == "chars":
             self.chars.append(node.chars)
             self.follow.append(set())
             return False, {len(self.chars) - 1}, {len(self.chars) - 1}
         empty, first, last = node.kind == "all", set[int](), set[int]()
         for part in node.parts:
-            if len(self.chars) > MOST_POSITIONS:
-                break
-            part_empty, begin, end = self.add(part)
+            part_empty, begin, end = self.add(part, depth)
             if node.kind == "any":
                 empty, first, last = empty or part_empty, first | begin, last | end
             else:
