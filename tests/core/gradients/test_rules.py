@@ -11,6 +11,7 @@ from ggplug.errors import DuplicateNameError
 from ggplug.gradients import RULES, formula, rule_of
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.sliding import Axis
+from ggplug_testing.cases import Leafs
 from ggplug_testing.judging.derivatives import gradient_cases, slopes, wrong_slopes
 from ggplug_testing.judging.oracle import evaluate
 
@@ -76,6 +77,13 @@ def test_every_op_that_ggml_differentiates_has_a_rule() -> None:
 def test_a_rule_gives_the_slopes_of_differences(name: str) -> None:
     found = [slope for case in gradient_cases(OPS[name]) for slope in slopes(case)]
     assert bool(found) == (name not in CONSTANT)
+    assert not [str(slope) for slope in found if not slope.right]
+
+
+@pytest.mark.parametrize("name", WITH_RULE)
+def test_a_rule_takes_the_gradient_of_what_is_transposed_afterwards(name: str) -> None:
+    cases = [case for case in gradient_cases(OPS[name]) if min(case.make(Leafs(0)).ne[:2]) > 1]
+    found = [slope for case in cases[:2] for slope in slopes(case, turned=True)]
     assert not [str(slope) for slope in found if not slope.right]
 
 

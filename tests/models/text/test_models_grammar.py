@@ -416,6 +416,7 @@ IN_WORDS: list[tuple[str, Any, str]] = [
     ("lark", "start: a\na: b\nb: a", "no text matches it"),
     ("lark", 'start: %json {"$ref": "#"}', "no text matches it"),
     ("gbnf", "root ::= root | root", "no text matches it"),
+    *((kind, "\ud800", "which is no character") for kind in ("regex", "lark", "gbnf")),
     *((kind, value, "must be a string, got ") for kind in ("regex", "lark", "gbnf") for value in (None, 5, b"a")),
 ]
 

@@ -48,7 +48,7 @@ def _hardswish(dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 _SLOPES: dict[type[ops.Unary], _Slope] = {
     ops.Abs: lambda dy, x, y: ops.mul(dy, ops.sgn(x)),
-    ops.Neg: lambda dy, x, y: ops.neg(dy),
+    ops.Neg: lambda dy, x, y: ops.neg(packed(dy)),
     ops.Sqr: lambda dy, x, y: ops.scale(ops.mul(dy, x), 2),
     ops.Sqrt: lambda dy, x, y: ops.scale(ops.div(dy, y), 0.5),
     ops.Log: lambda dy, x, y: ops.div(dy, x),
@@ -86,7 +86,7 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 def _(node: Tensor, dy: Tensor) -> Parts:
     assert isinstance(node.op, ops.Scale)
     s = node.op.s
-    return (lambda: ops.scale(dy, s),)
+    return (lambda: ops.scale(packed(dy), s),)
 
 
 @gradient(ops.Clamp)
@@ -136,7 +136,7 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 @gradient(ops.Sub)
 def _(node: Tensor, dy: Tensor) -> Parts:
     _, b = sources(node)
-    return lambda: dy, lambda: ops.neg(summed(dy, b.ne))
+    return lambda: dy, lambda: ops.neg(packed(summed(dy, b.ne)))
 
 
 @gradient(ops.Mul)

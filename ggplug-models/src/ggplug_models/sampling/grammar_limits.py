@@ -263,6 +263,9 @@ def _circles(nodes: Sequence[int], edges: dict[int, set[int]]) -> Iterator[list[
 def _check_text(value: Any, what: str) -> None:
     if not isinstance(value, str):
         raise ParameterError(f"{what} must be a string, got {short_repr(value)}", got=value)
+    surrogate = re.search("[\ud800-\udfff]", value)
+    if surrogate is not None:
+        raise ParameterError(f"{what} has {surrogate[0]!r} at {surrogate.start()}, which is no character", got=value)
 
 
 def _check(found: int, most: int, what: str, where: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from ggplug.errors import GradientError
 from ggplug.gradients import Expansion
 from ggplug.graph import Graph
+from ggplug.ops import transpose
 from ggplug.ops.base import OPS, Array, Op
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, FLOATS
@@ -59,8 +60,11 @@ def gradient_cases(op: type[Op], *, thorough: bool = False) -> list[Case]:
     return found if thorough else found[:: max(1, len(found) // 8)]
 
 
-def slopes(case: Case) -> Iterator[Slope]:
-    """A slope for each source of a case's op that gets a gradient; none of cases with ids out of range."""
+def slopes(case: Case, *, turned: bool = False) -> Iterator[Slope]:
+    """A slope for each source of a case's op that gets a gradient; none of cases with ids out of range.
+
+    ``turned``: the rule gets the gradient of the result as a transposed view.
+    """
     leafs = Leafs(case.seed)
     node = case.make(leafs)
     assert isinstance(node, Tensor)
@@ -81,8 +85,11 @@ def slopes(case: Case) -> Iterator[Slope]:
         away = random.choice((-1e-3, 1e-3), known.shape) * random.uniform(0.5, 1, known.shape)
         values[root] = known * (1 + away) if narrow else known
     result = evaluate(graph, values, wide=FLOATS).exact(node)
-    dy = Tensor(Spec(F32, node.ne, node.rank))
-    weights = values[dy] = np.where(np.isfinite(result), random.standard_normal(result.shape), 0)
+    ne = (*node.ne[1::-1], *node.ne[2:]) if turned else node.ne
+    seed = Tensor(Spec(F32, ne, max(node.rank, 2) if turned else node.rank))
+    dy = transpose(seed) if turned else seed
+    weights = np.where(np.isfinite(result), random.standard_normal(result.shape), 0)
+    values[seed] = weights.swapaxes(2, 3) if turned else weights
     for name, source in zip(tested.op.sources, tested.src, strict=True):
         if source is None or source.type not in FLOATS:
             continue
