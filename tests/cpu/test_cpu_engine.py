@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import logging
 import math
@@ -22,7 +23,7 @@ import pytest
 pytest.importorskip("ggplug_cpu")
 
 from ggplug import cache, trace
-from ggplug.errors import KernelCompileError
+from ggplug.errors import KernelCompileError, OutOfMemoryError
 from ggplug_cpu import features, loader
 from ggplug_cpu.compiler import (
     FILES,
@@ -584,3 +585,14 @@ def test_symbols_of_an_object_file_are_found_without_loading_it() -> None:
     assert code is not None
     assert loader.undefined_symbols(code) in (None, [], ["memset"])
     assert loader.undefined_symbols(b"MZ") is None
+
+
+def test_a_kernel_is_not_loaded_where_llvm_would_end_the_process_for_lack_of_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("ggplug_cpu.loader.mmap.mmap", full)
+    with pytest.raises(OutOfMemoryError, match="kernel silu: the process can map no 5 bytes more"):
+        loader.check_memory("silu", 5)

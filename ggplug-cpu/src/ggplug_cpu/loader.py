@@ -11,13 +11,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import mmap
 import struct
 import sys
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from ggplug.errors import KernelCompileError
+from ggplug.errors import KernelCompileError, OutOfMemoryError
 
 #: The symbol of a kernel in its object file.
 ENTRY = "ggplug_kernel"
@@ -33,6 +34,9 @@ _MEMORY = ("memcpy", "memmove", "memset", "memcmp")
 #: Every function that kernels may call by name: libm's for float and double, and those to which LLVM compiles copies.
 SYMBOLS = (*_MATH, *(name + "f" for name in _MATH), *_MEMORY)
 
+#: Bytes of addresses that loading a kernel may take in addition to its code.
+_RESERVE = 8 << 20
+
 _numbers = itertools.count()
 # Machine code is never unloaded: threads may be running in it, and addresses are kept in tapes.
 _loaded: list[Any] = []
@@ -42,7 +46,7 @@ def load(name: str, code: bytes) -> int:
     """Load the object file ``code`` of the kernel ``name``; returns the address of its entry.
 
     Raises :class:`~ggplug.errors.KernelCompileError` when it needs a symbol that is not in :data:`SYMBOLS`, or is no
-    object file of a kernel.
+    object file of a kernel; :class:`~ggplug.errors.OutOfMemoryError`.
     """
     known = _addresses()
     try:
@@ -53,6 +57,7 @@ def load(name: str, code: bytes) -> int:
         needed = sorted(known)
     elif not known.keys() >= set(needed):
         raise _unloadable(name, f"it calls {', '.join(sorted(set(needed) - known.keys()))}")
+    check_memory(name, _RESERVE + 4 * len(code))
     library = llvm.JITLibraryBuilder().add_object_img(code).export_symbol(ENTRY)
     for symbol in needed:
         library.import_symbol(symbol, known[symbol])
@@ -62,6 +67,18 @@ def load(name: str, code: bytes) -> int:
         raise _unloadable(name, str(error)) from error
     _loaded.append(tracker)
     return int(tracker[ENTRY])
+
+
+def check_memory(name: str, size: int) -> None:
+    """Raises OutOfMemoryError unless the process can still map so many bytes: LLVM would end it.
+
+    ``name``: the kernel that LLVM works on.
+    """
+    try:
+        mmap.mmap(-1, size).close()
+    except OSError as error:
+        what = f"kernel {name}: the process can map no {size} bytes more, which LLVM may need"
+        raise OutOfMemoryError(what, requested=size) from error
 
 
 def _unloadable(name: str, why: str) -> KernelCompileError:

@@ -166,9 +166,12 @@ def test_the_cpu_streams_keys_for_few_queries_and_tiles_them_for_many(cpu: Any) 
     assert kernels(cpu, 200, 64) == "flash_attention_tiles"
 
 
-def test_the_cpu_cuts_long_keys_of_few_queries_into_parts(cpu: Any) -> None:
-    assert kernels(cpu, 1, 4096) == "flash_attention_few + merge"
-    assert kernels(cpu, 1, 4096, 64) == "flash_attention_few"
+@pytest.mark.parametrize("heads", [2, 64])
+def test_the_cpu_cuts_long_keys_into_parts_whatever_else_it_computes(cpu: Any, heads: int) -> None:
+    assert kernels(cpu, 1, 1024, heads) == "flash_attention_few"
+    assert kernels(cpu, 1, 1025, heads) == "flash_attention_few + merge"
+    assert kernels(cpu, 200, 2048, heads) == "flash_attention_tiles"
+    assert kernels(cpu, 200, 2049, heads) == "flash_attention_tiles + merge"
 
 
 def test_results_do_not_depend_on_the_number_of_threads(cpu: Any) -> None:

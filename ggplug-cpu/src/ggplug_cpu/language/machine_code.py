@@ -17,7 +17,12 @@ from ggplug.errors import KernelCompileError
 from ggplug_cpu.features import Target
 from ggplug_cpu.language.functions import Library
 from ggplug_cpu.language.sources import Refusal
+from ggplug_cpu.loader import check_memory
 from ggplug_cpu.recorded import Compilable
+
+
+#: Bytes of addresses that compiling a kernel may take in addition to a multiple of its code.
+_RESERVE = 64 << 20
 
 
 def compile_kernel(kernel: Compilable, target: Target) -> bytes:
@@ -35,7 +40,8 @@ def llvm_code(kernel: Compilable, target: Target) -> str:
 
 
 def object_file(name: str, code: str, target: Target) -> bytes:
-    """The object file of LLVM code.  ``name``: the kernel's."""
+    """The object file of LLVM code.  ``name``: the kernel's.  Raises KernelCompileError, OutOfMemoryError."""
+    check_memory(name, _RESERVE + 16 * len(code))
     return bytes(_machine(target).emit_object(_optimised(name, code, target)))
 
 
