@@ -20,7 +20,6 @@ from ggplug_cpu.language.sources import Refusal
 from ggplug_cpu.loader import check_memory
 from ggplug_cpu.recorded import Compilable
 
-
 #: Bytes of addresses that compiling a kernel may take in addition to a multiple of its code.
 _RESERVE = 64 << 20
 
