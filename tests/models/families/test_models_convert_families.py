@@ -298,6 +298,17 @@ def test_both_tables_of_jais_are_scaled_where_they_are_tied(tmp_path: Path) -> N
             np.testing.assert_allclose(held, values * factor, rtol=1e-6)
 
 
+def check_refused(folder: Path, place: list[Any], value: Any, named: str) -> None:
+    """A folder whose ``tokenizer.json`` has another value at a place is refused by the words ``named``."""
+    content = inner = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    for each in place[:-1]:
+        inner = inner[each]
+    inner[place[-1]] = value
+    changed(folder, "tokenizer.json", **content)
+    with pytest.raises(ModelError, match=rf"tokenizer\.json: {named}"):
+        ggplug_models.convert(folder, folder.with_suffix(".gguf"))
+
+
 @pytest.mark.parametrize(
     ("place", "value", "named"),
     [
@@ -310,14 +321,7 @@ def test_both_tables_of_jais_are_scaled_where_they_are_tied(tmp_path: Path) -> N
     ],
 )
 def test_a_list_of_unigrams_that_is_odd_is_named(place: list[Any], value: Any, named: str, tmp_path: Path) -> None:
-    folder = made("nomic-bert-moe", tmp_path)
-    content = inner = json.loads((folder / "tokenizer.json").read_text("utf-8"))
-    for each in place[:-1]:
-        inner = inner[each]
-    inner[place[-1]] = value
-    changed(folder, "tokenizer.json", **content)
-    with pytest.raises(ModelError, match=rf"tokenizer\.json: {named}"):
-        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    check_refused(made("nomic-bert-moe", tmp_path), place, value, named)
 
 
 @pytest.mark.parametrize("name", ["jina-bert-v3", "nomic-bert-moe"])
@@ -741,14 +745,7 @@ REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
 def test_what_changes_tokens_and_a_file_cannot_say_is_refused(
     place: list[Any], value: Any, named: str, tmp_path: Path
 ) -> None:
-    folder = made("qwen2", tmp_path)
-    content = inner = json.loads((folder / "tokenizer.json").read_text("utf-8"))
-    for each in place[:-1]:
-        inner = inner[each]
-    inner[place[-1]] = value
-    changed(folder, "tokenizer.json", **content)
-    with pytest.raises(ModelError, match=rf"tokenizer\.json: {named}"):
-        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    check_refused(made("qwen2", tmp_path), place, value, named)
 
 
 def test_a_token_for_unknown_bytes_is_refused_where_there_are_any(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"(!?)(<(?:\[([0-9]+)\]|[^>]*)>)")
 _LETTERS = {"t": "\t", "r": "\r", "n": "\n"}
 
 MOST_ROUNDS = 5
-"""How often rules are sought that must not be terminals."""
+"""How often the grammar is searched for rules that must not be terminals."""
 
 _LARGEST = 0x10FFFF
 """The largest number of a character."""
@@ -48,13 +48,10 @@ def to_lark(grammar: str, token_of: Callable[[str], int | None]) -> str:
     terminals: set[str] = set()
     while found := {name for name in rules if name not in terminals and _is_terminal(rules[name], terminals)}:
         terminals |= found
-    read: set[str] = set()
-    """The terminals that rules read as such."""
-    if "root" in terminals:
-        read = {"root"}
-    else:
-        read = set(terminals)
-        for _ in range(MOST_ROUNDS):  # what is a terminal no more has others in it
+    # The terminals that rules read as such.
+    read = {"root"} if "root" in terminals else set(terminals)
+    if "root" not in read:
+        for _ in range(MOST_ROUNDS):  # a rule that ceases to be a terminal reads those that were inside of it
             read -= greedy(rules, read, [name for name in rules if name not in read])
     numbers = {name: number for number, name in enumerate(rules)}
 
@@ -70,6 +67,7 @@ def to_lark(grammar: str, token_of: Callable[[str], int | None]) -> str:
 
 
 def _called(name: str, numbers: Mapping[str, int], terminals: Collection[str]) -> str:
+    """The name of a rule in Lark's notation."""
     return f"{'TERMINAL' if name in terminals else 'rule'}_{numbers[name]}"
 
 

@@ -18,7 +18,6 @@ MOST_PARTS, MOST_CHARACTERS = 2000, 300
 MOST_POSITIONS, MOST_STATES, MOST_NESTED = 1000, 200, 50
 """Characters of a terminal, states of its automaton, and terminals inside of each other, that are looked at."""
 
-_BOUNDS = re.compile(r"\\x\{([0-9a-f]+)\}")
 _RANGE = re.compile(r"\\x\{([0-9a-f]+)\}(?:-\\x\{([0-9a-f]+)\})?")
 _OTHER = 0x10FFFE
 """Stands for all characters that a grammar does not name."""
@@ -67,9 +66,14 @@ def _alphabet(rules: Iterable[Sequence[str]]) -> Chars:
         if part.startswith('"'):
             found.update(map(ord, json.loads(part)))
         elif part.startswith("/["):
-            for bound in (int(each, 16) for each in _BOUNDS.findall(part)):
+            for bound in (each for pair in _ranges(part) for each in pair):
                 found.update((max(bound - 1, 0), bound, min(bound + 1, 0x10FFFF)))
     return frozenset(found)
+
+
+def _ranges(part: str) -> list[tuple[int, int]]:
+    """The first and the last character of each range of a class."""
+    return [(int(first, 16), int(last or first, 16)) for first, last in _RANGE.findall(part)]
 
 
 class _Reader:
@@ -116,7 +120,7 @@ class _Reader:
             return _Node("all", parts=tuple(_Node("chars", frozenset([ord(c)])) for c in json.loads(part)))
         if not part.startswith("/["):
             return _Node("chars", self._alphabet)
-        ranges = [(int(a, 16), int(b or a, 16)) for a, b in _RANGE.findall(part)]
+        ranges = _ranges(part)
         named = frozenset(c for c in self._alphabet if any(a <= c <= b for a, b in ranges))
         return _Node("chars", self._alphabet - named if part.startswith("/[^") else named)
 

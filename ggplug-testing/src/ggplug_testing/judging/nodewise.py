@@ -145,7 +145,7 @@ class _Side(ExitStack):
     def refer(self, position: int) -> None:
         """Computes a node by its reference, from the values in this copy."""
         part = piece(self.graph, (position,))
-        found = evaluate(part, {root: self.get(self.graph.index[root]) for root in _read(part)}, wide=False)
+        found = evaluate(part, {root: self._raw(root) for root in _read(part)}, wide=False)
         for target in _written(self.graph, position):
             self.set(target, found.bits(self.graph.tensors[target]).tobytes())
 
