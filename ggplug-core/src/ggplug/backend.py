@@ -94,6 +94,7 @@ from ggplug.errors import (
     ParameterError,
     UnsupportedOpError,
     in_one_line,
+    memory_errors_typed,
 )
 from ggplug.graph import Graph
 from ggplug.interface.callables import call_python
@@ -611,6 +612,7 @@ class Backend(Overridable, Uncopied):
         """A graph with the same results that suits the device better (default: the same graph)."""
         return graph
 
+    @memory_errors_typed
     @one_thread_at_a_time
     def compute(self, graph: Graph, allocation: Places) -> None:
         """Computes a graph with a plan that is kept for all equal graphs.

@@ -9,10 +9,15 @@ After any of these errors the process, all other tensors and all other devices s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 __all__ = [
     "BufferUseError",
@@ -146,6 +151,22 @@ class OutOfMemoryError(GGPlugError, MemoryError):
 
     requested: int | None = None
     free: int | None = None
+
+
+def memory_errors_typed(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Has a function raise OutOfMemoryError where NumPy or Python raises MemoryError."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except GGPlugError:
+            raise
+        except MemoryError as error:
+            what = f": {error}" if str(error) else ""
+            raise OutOfMemoryError(f"the process has too little free memory{what}") from error
+
+    return call
 
 
 class BufferUseError(GGPlugError, BufferError):

@@ -20,7 +20,7 @@ from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, Tens
 from ggplug.sharing import accessing
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, TensorFlag, Type, as_type
-from ggplug.values.arrays import as_array, as_bytes, strided
+from ggplug.values.arrays import as_array, as_bytes, as_values, strided
 
 ALIGNMENT = 64
 """Bytes of a cache line, and of the widest vector registers."""
@@ -210,7 +210,7 @@ def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy:
     that very type, so later changes of the array change the tensor; over a read-only array the tensor is read-only.
     Raises ShapeError, TypeMismatchError; BufferUseError if the array's address is no multiple of its elements' size.
     """
-    array = as_array(values)
+    array = as_values(values)
     kind = _default_type(array, values) if type is None else as_type(type)
     ne, rank = extents(array.shape[::-1], what="the shape of the values")
     made = Tensor(Spec(kind, ne, rank), name=name)

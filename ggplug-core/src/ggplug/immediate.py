@@ -9,7 +9,7 @@ import numpy as np
 
 from ggplug import registry
 from ggplug.backend import Backend, Buffer, Device
-from ggplug.errors import ParameterError, TensorStateError
+from ggplug.errors import ParameterError, TensorStateError, memory_errors_typed
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.memory.allocation import Allocation
@@ -22,6 +22,7 @@ from ggplug.types import BufferUsage, DeviceKind, TensorFlag
 _threads = threading.local()
 
 
+@memory_errors_typed
 def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None) -> Tensor | tuple[Tensor, ...]:
     """Computes tensors and returns them: ``gg.compute(gg.mul_mat(w, x)).numpy()``.
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, Typ
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
+from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError, memory_errors_typed
 from ggplug.sharing import accessing, freeing
 from ggplug.system.copying import Uncopied
 from ggplug.types import TensorFlag, Type, as_type
-from ggplug.values.arrays import as_array, as_bytes, as_name, decode, encode, strided, whole_number
+from ggplug.values.arrays import as_bytes, as_name, as_values, decode, encode, strided, whole_number
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.geometry import MAX_BYTES as MAX_BYTES
 from ggplug.values.geometry import MAX_RANK, geometry
@@ -396,7 +396,7 @@ class Tensor(Uncopied):
         type; for quantised types by :func:`ggplug.quantize`, where blocks with NaN or infinities become NaN.  Raises
         ShapeError, TypeMismatchError, TensorStateError; BufferUseError for read-only memory.
         """
-        array = as_array(values)
+        array = as_values(values)
         if array.ndim and array.shape != self.shape:
             raise ShapeError(
                 f"cannot set {self!r}: values have shape {array.shape}, the tensor {self.shape}",
@@ -460,11 +460,13 @@ class Tensor(Uncopied):
             raise ShapeError(f"{self!r} has {self.size} elements, not one", tensor=self, got=self.size, wanted=1)
         return self.numpy().item()
 
+    @memory_errors_typed
     def _fetched(self) -> npt.NDArray[np.uint8]:
         raw = np.empty(self.nbytes, np.uint8)
         self.access(lambda buffer, offset: buffer.get_tensor(self, raw, offset))
         return raw
 
+    @memory_errors_typed
     def _spread(self, packed: npt.NDArray[np.uint8], buffer: Buffer, start: int) -> npt.NDArray[np.uint8]:
         """Elements without gaps in the layout of a strided tensor, with the bytes that its gaps have now."""
         raw = np.empty(self.nbytes, np.uint8)

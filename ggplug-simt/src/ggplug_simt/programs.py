@@ -10,11 +10,11 @@ import hashlib
 import logging
 import threading
 import time
-from collections import OrderedDict
 
 from ggplug.cache import KernelFiles
 from ggplug.hookspecs import HOOKS
 from ggplug.sharing import present
+from ggplug.system.recent import Recent
 from ggplug_simt.driver import Compilation
 from ggplug_simt.guard import Guard
 from ggplug_simt.library import Program, VendorProgram
@@ -33,7 +33,7 @@ class Programs:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._programs: OrderedDict[Program, Compilation] = OrderedDict()
+        self._programs: Recent[Program, Compilation] = Recent(KEPT)
         self._lock = threading.RLock()
         self.compiled = 0
         """The number of programs that were compiled."""
@@ -47,14 +47,7 @@ class Programs:
         if isinstance(program, VendorProgram):
             return program
         with self._lock:
-            compiled = self._programs.get(program)
-            if compiled is None:
-                compiled = self._programs[program] = self._make(program, op)
-                if len(self._programs) > KEPT:
-                    self._programs.popitem(last=False)
-            else:
-                self._programs.move_to_end(program)
-        return compiled
+            return self._programs.of(program, lambda: self._make(program, op))
 
     def _make(self, program: Program, op: object) -> Compilation:
         driver, name = self._guard.driver, str(program)

@@ -433,3 +433,12 @@ def test_what_an_error_quotes_looks_like_no_message_of_its_own(capsys: pytest.Ca
 def test_json_values_are_what_json_has() -> None:
     value = {1: np.float32(0.5), "b": (np.int64(3), np.array([[1, 2]])), "c": float("-inf"), "d": Path("x")}
     assert plain(value) == {"1": 0.5, "b": [3, [[1, 2]]], "c": "-inf", "d": "x"}
+
+
+def test_a_name_of_a_model_that_a_plugin_does_not_make_a_path_of_is_refused(site: Site) -> None:
+    site.add("fake-hub", {"ggplug.model_names": {"odd": "fake_hub:path_of"}}, {"fake_hub": "path_of = len"})
+    done = site.ggplug("gguf", "odd:model")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "error: the model odd:model of fake-hub 1.0 is unavailable: fake_hub:path_of returned a int, no path"
+    )

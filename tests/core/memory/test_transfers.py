@@ -259,6 +259,25 @@ def test_what_is_stored_may_be_any_memory(buffer: Buffer, stream: Backend) -> No
                 assert got[8 : 8 + len(want)].tobytes() == want
 
 
+def test_masked_values_are_no_values() -> None:
+    masked = np.ma.masked_array([1.0, 2.0], [False, True])
+    for store in (gg.tensor, gg.new_tensor("f32", 2).set):
+        with pytest.raises(gg.TypeMismatchError, match="some values are masked"):
+            store(masked)
+    assert gg.tensor(np.ma.masked_array([1.0, 2.0], False)).numpy().tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("call", ["numpy", "tobytes", "compute"])
+def test_memory_that_numpy_lacks_is_an_error_of_ggplug(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = gg.tensor([1.0, 2.0])
+    doubled = gg.scale(x, 2.0)
+    with monkeypatch.context() as full:
+        full.setattr(np, "empty", lambda *_: np.zeros(1 << 62, np.uint8))
+        with pytest.raises(gg.OutOfMemoryError, match=r"too little free memory: Unable to allocate|there is no memory"):
+            gg.compute(doubled) if call == "compute" else getattr(x, call)()
+    assert gg.compute(doubled).numpy().tolist() == [2, 4]
+
+
 def test_arrays_of_objects_have_no_bytes(buffer: Buffer, stream: Backend) -> None:
     """Their bytes are addresses of Python objects."""
     objects = np.array([object()])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import ggplug as gg
 from ggplug import opt
 from ggplug.errors import ModelError, ParameterError, ShapeError, TrainingError
+from ggplug.opt.training import GRAPHS
 
 Array = npt.NDArray[Any]
 
@@ -239,3 +242,20 @@ def test_fit_draws_epochs_batches_and_losses_on_a_terminal(
         text = terminal.getvalue()
         assert (f"epoch 1/1, loss {epoch.loss:.4f}" in text, "3/3" in text) == (drawn, drawn)
         assert bool(text) == drawn
+
+
+def test_graphs_of_batches_of_any_size_do_not_pile_up() -> None:
+    w = np.array([[1.0, -2.0]])
+    graphs: list[weakref.ref[gg.Tensor]] = []
+
+    def seen(p: Mapping[str, gg.Tensor], x: gg.Tensor) -> gg.Tensor:
+        graphs.append(weakref.ref(x))
+        return linear_loss(p, x)
+
+    with opt.Training(seen, {"w": w}, opt.sum, opt.SGD(0.0)) as training:
+        for size in (*range(1, 60), 59):
+            x = np.ones((size, 2))
+            np.testing.assert_array_equal(training.predict(x), x @ w.T)
+        assert len(graphs) == 59
+        gc.collect()
+        assert [graph() is not None for graph in graphs] == [False] * (59 - GRAPHS) + [True] * GRAPHS

@@ -334,6 +334,9 @@ def test_the_command_embed_has_prompts_lengths_and_kinds_of_pooling(prompted: Pa
             np.testing.assert_allclose(found, each, rtol=1e-6)
         model.pooling = Pooling.CLS
         np.testing.assert_allclose(embedded(str(prompted), "--pooling", "cls"), model.embed(texts), rtol=1e-6)
+    done = CliRunner().invoke(app, ["embed", str(prompted), "--pooling", "rank", "--device", "CPU"], input="me\n")
+    assert done.exit_code == 2
+    assert "--pooling rank is for rerankers" in done.output
 
 
 def test_the_command_prints_the_most_relevant_texts_first(ranker: Any) -> None:

@@ -183,6 +183,8 @@ def test_rules_for_whole_weights_are_refused_with_the_split_mode_tensor() -> Non
         logits(fakes(2), placement=CacheOn("CPU"), split_mode="tensor")
     with pytest.raises(ParameterError, match="at least two devices"):
         logits(fakes(1), split_mode="tensor")
+    with pytest.raises(ParameterError, match=r"two devices with a part of the weights, got fake0 "):
+        logits(fakes(2), placement=LayerSplit([1, 0]), split_mode="tensor")
     with pytest.raises(ParameterError, match="3 numbers for 2 devices"):
         logits(fakes(2), placement=LayerSplit([1, 1, 1]), split_mode="tensor")
     with pytest.raises(ParameterError, match="the split mode is 'layer' or 'tensor', not 'row'"):

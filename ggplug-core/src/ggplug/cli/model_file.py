@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from ggplug.registry.discover import Installed, scan
-from ggplug.registry.entry_points import imported
+from ggplug.registry.entry_points import imported, unavailable
 
 GROUP = "ggplug.model_names"
 
@@ -59,7 +59,13 @@ class ModelFileType(click.Path):
 def named(name: str) -> Path | None:
     """The path of the model of that name; None for a path.  Raises PluginError, and what the function raises."""
     found = naming(name)
-    return None if found is None else imported(found, f"the model {name}")(name)
+    if found is None:
+        return None
+    what = f"the model {name}"
+    path = imported(found, what)(name)
+    if not isinstance(path, (str, os.PathLike)):
+        raise unavailable(found, what, f"{found.value} returned a {type(path).__name__}, no path")
+    return Path(path)
 
 
 def naming(name: str) -> Installed | None:

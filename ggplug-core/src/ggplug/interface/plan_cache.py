@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from ggplug.graph import Graph
 from ggplug.interface.plans import Places, Plan
 from ggplug.nodes.groups import UNGROUPED, Groups
+from ggplug.system.recent import Recent
 
 
 class PlanCache:
     """Plans by the structure of their graphs.  ``limit``: how many; beyond it the least recently used plan is freed."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._plans: OrderedDict[Any, _Planned] = OrderedDict()
+        self._plans: Recent[Any, _Planned] = Recent(limit, lambda planned: planned.plan.free())
 
     def bound(self, graph: Graph, allocation: Places, make: Callable[[Graph, Groups], Plan]) -> Plan:
         """The plan for a graph and the allocation's groups, bound to the graph's places in the allocation.
@@ -26,13 +25,7 @@ class PlanCache:
         """
         groups = allocation.groups
         key: Any = graph.signature() if groups is UNGROUPED else (graph.signature(), groups)
-        planned = self._plans.get(key)
-        if planned is None:
-            planned = self._plans[key] = _Planned(make(graph, groups))
-            if len(self._plans) > self._limit:
-                self._plans.popitem(last=False)[1].plan.free()
-        else:
-            self._plans.move_to_end(key)
+        planned = self._plans.of(key, lambda: _Planned(make(graph, groups)))
         known = planned.allocation is allocation and planned.graph() is graph
         if not known or planned.bound_at != graph.revision.now:
             planned.bound_at = 0

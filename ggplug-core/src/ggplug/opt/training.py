@@ -27,15 +27,19 @@ from ggplug.opt.optimisers import AdamW, Optimiser
 from ggplug.scheduler import Scheduler
 from ggplug.scheduler.feed import Feed
 from ggplug.sharing import one_thread_at_a_time
+from ggplug.system.recent import Recent
 from ggplug.tensor import Context, Tensor, new_tensor
 from ggplug.types import BufferUsage
-from ggplug.values.arrays import as_array, whole_number
+from ggplug.values.arrays import as_values, whole_number
 from ggplug.values.geometry import MAX_RANK
 
 Array = npt.NDArray[Any]
 
 ARCHITECTURE = "ggplug-training"
 IDENTITY = "training.identity"
+
+GRAPHS = 32
+"""How many graphs a training keeps, each for batches of one shape; the least recently used one is dropped."""
 
 
 class Result(NamedTuple):
@@ -92,7 +96,7 @@ class Training:
         self._uncounted = False
         """Whether a batch may have been computed that is not counted, because of an error."""
         self._entered_by = 0
-        self._feeds: dict[tuple[Any, ...], Feed] = {}
+        self._feeds: Recent[tuple[Any, ...], Feed] = Recent(GRAPHS)
         suffixes = [*self.optimiser.moments, *(["grad"] if period > 1 else [])]
         values = _values(parameters, suffixes)
         streams = [registry.init_best()] if backends is None else list(backends)
@@ -235,9 +239,7 @@ class Training:
         """The graph that computes this for such a batch, made once, and its inputs."""
         inputs = [each for each in batch if each is not None]
         key = what, *((each.shape, each.dtype.str) for each in inputs)
-        if key not in self._feeds:
-            self._feeds[key] = Feed(self.scheduler, *self._graph(what, batch))
-        return self._feeds[key], inputs
+        return self._feeds.of(key, lambda: Feed(self.scheduler, *self._graph(what, batch))), inputs
 
     def _graph(self, what: str, batch: Batch) -> tuple[Graph, list[Tensor], list[Tensor]]:
         inputs = [new_tensor(_type(each), each.shape[::-1]).set_input() for each in batch if each is not None]
@@ -410,7 +412,7 @@ def _values(parameters: Mapping[str, Any], suffixes: Sequence[str]) -> dict[str,
                 )
             owners[each] = name
         try:
-            found[name] = as_array(given).astype(np.float32)
+            found[name] = as_values(given).astype(np.float32)
         except (GGPlugError, TypeError, ValueError) as error:
             kind = type(error) if isinstance(error, GGPlugError) else TypeMismatchError
             raise kind(f"the parameter {name!r}: {error}", got=type(given)) from None

@@ -179,4 +179,4 @@ def _remedy(name: str, left_out: Sequence[Plugin], empty: Sequence[Plugin]) -> s
             if plugin.disabled == "unload":
                 return f'ggplug.load("{plugin.reachable_as}") brings it back'
             return f"change {plugin.disabled} to use it"
-    return extra_for(name)
+    return extra_for(name) or "ggplug devices lists the devices"

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ggplug.backend import Backend, BufferType, Bytes, Device, Event, check_target
-from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
+from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError, memory_errors_typed
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
@@ -427,6 +427,7 @@ class Scheduler(Uncopied):
 
     # -- computing ---------------------------------------------------------------------------------
 
+    @memory_errors_typed
     def compute(self, graph: Graph) -> None:
         """Computes a graph and waits for it (ggml_backend_sched_graph_compute).
 
@@ -468,6 +469,7 @@ class Scheduler(Uncopied):
         if timing.done:
             execution.timing = None
 
+    @memory_errors_typed
     @one_thread_at_a_time
     def compute_async(self, graph: Graph) -> None:
         """Submits a graph to the streams (ggml_backend_sched_graph_compute_async).

@@ -66,6 +66,15 @@ def as_array(values: Any) -> npt.NDArray[Any]:
     return array
 
 
+def as_values(values: Any) -> npt.NDArray[Any]:
+    """As :func:`as_array`, for values that are stored.  Raises TypeMismatchError for masked ones, too."""
+    if np.ma.is_masked(values):
+        raise TypeMismatchError(
+            "some values are masked", got=type(values), remedy="give them numbers: values.filled(0)"
+        )
+    return as_array(values)
+
+
 def as_bytes(data: Any) -> npt.NDArray[np.uint8]:
     """The raw bytes of an array or of anything with the buffer protocol, as a flat uint8 array.
 

@@ -220,7 +220,9 @@ def fitted(
 
 
 def pool(model: object, name: str | None) -> None:
-    """Has a model pool vectors as ``--pooling`` says.  Raises UsageError for a model without vectors of texts."""
+    """Has a model pool vectors as ``--pooling`` says.  Raises UsageError for a model without vectors of texts, and for
+    "rank" without a classifier.
+    """
     from ggplug_models.embedding.pooling import Pooling
     from ggplug_models.networks.texts import TextModel
 
@@ -229,3 +231,5 @@ def pool(model: object, name: str | None) -> None:
     if not isinstance(model, TextModel):
         raise click.UsageError("--pooling is for models that compute vectors of texts.")
     model.pooling = Pooling[name.upper()]
+    if model.pooling is Pooling.RANK and not model.ranks:
+        raise click.UsageError("--pooling rank is for rerankers: the file of this model has no classifier.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.backend import Device
-from ggplug.errors import ModelError, ParameterError
+from ggplug.errors import ModelError, ParameterError, memory_errors_typed
 from ggplug.graph import Graph
+from ggplug.system.recent import Recent
 from ggplug.tensor import Context, Tensor
 from ggplug_models.checks.arguments import check_progress, check_sequence
 from ggplug_models.checks.ids import token_ids
@@ -171,7 +172,7 @@ class Encoder(TextModel):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
-        self._batches: OrderedDict[tuple[Hashable, ...], Texts] = OrderedDict()
+        self._batches: Recent[tuple[Hashable, ...], Texts] = Recent(self.GRAPHS)
         super().__init__(weights, metadata, devices)
 
     def read(self, hp: Hyperparameters) -> None:
@@ -226,14 +227,7 @@ class Encoder(TextModel):
         """
         changes = in_effect(None, self.patches)
         key = (copy, n_seq, n_tok, collect, tuple(changes.items()))
-        batch = self._batches.get(key)
-        if batch is None:
-            batch = self._batches[key] = self._build(n_seq, n_tok, tuple(changes), collect)
-            if len(self._batches) > self.GRAPHS:
-                self._batches.popitem(last=False)
-        else:
-            self._batches.move_to_end(key)
-        return batch
+        return self._batches.of(key, lambda: self._build(n_seq, n_tok, tuple(changes), collect))
 
     def sample(self) -> Graph:
         """The graph for one text of 64 tokens, or of the context length if that is smaller."""
@@ -247,6 +241,7 @@ class Encoder(TextModel):
 
     # -- running it --------------------------------------------------------------------------------
 
+    @memory_errors_typed
     def embed_ids(
         self,
         ids: Sequence[Sequence[int]],

@@ -51,7 +51,7 @@ counts.  Otherwise the library looks how far that text goes, for ever if it has 
 _WORDS = (
     (r"^at \d+\(\d+\): (failed to compile JSON schema: )?", ""),  # in a grammar with several schemas
     ("^NoExtension(Bias)?$", "no text matches it: a rule begins with itself, or allows nothing"),
-    ("^(Parser|Lexer)TooComplex$|.*Too many items.*|^Current row has .*", "it is too complex, or endless"),
+    ("^(Parser|Lexer)TooComplex$|.*Too many items.*|.*Current row has .*", "it is too complex, or endless"),
     (r"^Unimplemented keys: \[(.*)\]", r"it uses keys that are not supported: \1"),
     ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf instead"),
     (r"^(at )?\d+\(\d+\): lark grammar too deeply nested.*", "its parentheses are nested too deeply"),

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.backend import BufferType, Device
-from ggplug.errors import ContextFullError, FreedError, ParameterError
+from ggplug.errors import ContextFullError, FreedError, ParameterError, memory_errors_typed
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Pipeline, Scheduler
 from ggplug.sharing import Claim, locked, one_thread_at_a_time
 from ggplug.system.copying import Uncopied
+from ggplug.system.recent import Recent
 from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
@@ -77,10 +77,6 @@ class Piece(NamedTuple):
     outputs: Outputs
     ends: frozenset[int]
     vectors: dict[int, Floats] | None
-
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class SourceStep(Protocol):
@@ -280,15 +276,18 @@ class Session(Uncopied):
         self._has_experts = Hyperparameters(model.metadata).integer("expert_count", 0, at_least=0) > 0
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._sources: list[list[int]] = [[] for _ in range(self.n_seq)]
-        self._source_steps: OrderedDict[tuple[int, tuple[GraphChange, ...]], SourceStep | None] = OrderedDict()
+        self._source_steps: Recent[tuple[int, tuple[GraphChange, ...]], SourceStep | None] = Recent(self.GRAPHS)
         self._changes = [0] * self.n_seq
         self._filled = [0] * self.n_seq
         """How many cells of each sequence may hold other values than 0, also of tokens that it has lost."""
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
-        self._steps: OrderedDict[tuple[int, Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
-        """The first element of a key is the number of the scheduler that computes the step, in the model's pipeline."""
         self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
+        last = self._last  # a function over self would keep the session from ending with its last reference
+        self._steps: Recent[tuple[int, Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = Recent(
+            self.GRAPHS, lambda _: last.clear()
+        )
+        """The first element of a key is the number of the scheduler that computes the step, in the model's pipeline."""
         self._adapting = Adapting(self.n_seq)
         self._began: list[InEffect] = [{}] * self.n_seq
         """What was in effect for each sequence when its source text was read, or its first token computed."""
@@ -594,7 +593,7 @@ class Session(Uncopied):
     def _source_step(self, n_tok: int, changes: tuple[GraphChange, ...]) -> SourceStep | None:
         """The step that reads a source text; None if the model reads none."""
         key = n_tok, changes
-        return self._kept(self._source_steps, key, lambda: self.model.build_source(n_tok, self.memory, changes))
+        return self._source_steps.of(key, lambda: self.model.build_source(n_tok, self.memory, changes))
 
     def _checked_source(self, seq: int, tokens: Sequence[int]) -> list[int]:
         """The ids of a source text."""
@@ -619,6 +618,7 @@ class Session(Uncopied):
         return any(isinstance(cells, SourceCells) for cells in self._cells.values())
 
     @one_thread_at_a_time
+    @memory_errors_typed
     def decode(
         self,
         batch: Mapping[int, Sequence[int]],
@@ -933,21 +933,9 @@ class Session(Uncopied):
 
     def _step(self, shape: Shape, collect: tuple[str, ...], changes: tuple[GraphChange, ...], copy: int = 0) -> Step:
         key = copy, shape, collect, changes
-        return self._kept(
-            self._steps, key, lambda: self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, changes)
+        return self._steps.of(
+            key, lambda: self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, changes)
         )
-
-    def _kept(self, steps: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-        """The step under a key, made if it is not there; of too many, the least recently used one is dropped."""
-        step = steps.get(key)
-        if step is None:
-            step = steps[key] = make()
-            if len(steps) > self.GRAPHS:
-                steps.popitem(last=False)
-                self._last.clear()
-        else:
-            steps.move_to_end(key)
-        return step
 
     def largest(self) -> list[Graph]:
         """The graphs of the steps that need the most memory: of a prompt, of a few tokens of several sequences, of one,

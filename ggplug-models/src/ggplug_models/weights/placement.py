@@ -130,9 +130,10 @@ class Placement:
         members = [(device, each) for device, each in zip(devices, proportions, strict=True) if each]
         if len(members) < 2:
             raise ParameterError(
-                f"{SPLIT_MODE} {TENSOR} needs at least two devices, got {', '.join(each.name for each in devices)}",
+                f"{SPLIT_MODE} {TENSOR} needs at least two devices with a part of the weights, got "
+                f"{', '.join(device.name for device, _ in members)}",
                 got=devices,
-                remedy="name each of them with --device",
+                remedy="name each of them with --device; those that the split gives 0 do not count",
             )
         device = CombinedDevice([member for member, _ in members], [each for _, each in members])
         # The last device should support every op.
