@@ -619,8 +619,7 @@ class Backend(Overridable, Uncopied):
 
         Raises BusyError if another thread uses the stream, or if it is called from within itself; FreedError.
         """
-        if self.freed:
-            raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one with device.init()")
+        self._check_open()
         plan = self._plans.bound(graph, allocation, self.plan)
         run = allocation.begin(graph)
         try:
@@ -631,6 +630,11 @@ class Backend(Overridable, Uncopied):
             raise
         finally:
             run.thread = 0
+
+    def _check_open(self) -> None:
+        """Raises FreedError if the stream was freed."""
+        if self.freed:
+            raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one with device.init()")
 
     @one_thread_at_a_time
     def free(self) -> None:

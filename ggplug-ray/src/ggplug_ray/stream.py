@@ -176,7 +176,10 @@ class RayPlan(Plan):
 
     def free(self) -> None:
         if self._collected.alive:
-            self.stream.give(self._free)
+            if self.stream.freed:  # all that was submitted is done
+                self._free()
+            else:
+                self.stream.give(self._free)
 
     def _free(self) -> None:
         """Frees the plan on the node, after the computations that were submitted before."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +21,7 @@ from ggplug.backend import (
     API_VERSION,
     BLOCK_AXIS,
     Backend,
+    Buffer,
     BufferType,
     Bytes,
     Decline,
@@ -283,6 +287,75 @@ def test_what_another_device_was_given_to_copy_is_neither_freed_nor_changed_befo
         assert bytes_of(target) == [7] * 4
 
 
+@pytest.mark.parametrize("way", ["freed", "set"])
+def test_after_an_interrupt_another_devices_copies_are_waited_for_again(way: str) -> None:
+    here, there = ArrayDevice(), ArrayDevice()
+    source, target = here.buffer_type.alloc(4), there.buffer_type.alloc(4)
+    source.set(0, np.full(4, 7, np.uint8))
+    take_away = source.free if way == "freed" else lambda: source.set(0, np.zeros(4, np.uint8))
+    with there.init() as stream:
+        with Held(stream):
+            stream.copy_async(source, 0, target, 0, 4)
+            with interrupted_at(0, take_away, lambda frame: frame.f_code is Job.wait.__code__) as place:
+                assert place == "Job.wait"
+            doing = Doing(take_away)
+            until(lambda: holds(doing))
+            assert bytes_of(source) == [7] * 4
+        doing.result()
+        stream.synchronize()
+        assert bytes_of(target) == [7] * 4
+
+
+def test_an_interrupt_while_a_copy_is_submitted_leaves_no_copy_that_nobody_waits_for() -> None:
+    here, there = ArrayDevice(), ArrayDevice()
+    source, target = here.buffer_type.alloc(4), there.buffer_type.alloc(4)
+    places: list[str | None] = []
+    while None not in places:
+        source.set(0, np.full(4, 7, np.uint8))
+        target.set(0, np.full(4, 9, np.uint8))
+        with there.init() as stream:
+            with Held(stream):
+                copy = partial(stream.copy_async, source, 0, target, 0, 4)
+                with interrupted_at(len(places), copy, in_queue) as place:
+                    places.append(place)
+                changing = Doing(lambda: source.set(0, np.zeros(4, np.uint8)))
+                changing.join(0.01)
+            changing.result()
+            stream.synchronize()
+            assert bytes_of(target) in ([7] * 4, [9] * 4), places[-1]
+    assert "Threaded.submit" in places
+
+
+def test_threads_that_copy_from_one_buffer_at_once_are_all_waited_for() -> None:
+    here, there = ArrayDevice(), ArrayDevice()
+    source, targets = here.buffer_type.alloc(4), [there.buffer_type.alloc(4) for _ in range(4)]
+    streams = [there.init() for _ in targets]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(streams)) as pool:
+            for _ in range(300):
+                source.set(0, np.full(4, 7, np.uint8))
+                with ExitStack() as held:
+                    for stream in streams:
+                        held.enter_context(Held(stream))
+                    together = threading.Barrier(len(streams))
+
+                    def copy(stream: Backend, target: Buffer, together: threading.Barrier = together) -> None:
+                        together.wait()
+                        stream.copy_async(source, 0, target, 0, 4)
+
+                    list(pool.map(copy, streams, targets))
+                    changing = Doing(lambda: source.set(0, np.zeros(4, np.uint8)))
+                    held.pop_all().close()
+                changing.result()
+                assert [bytes_of(target) for target in targets] == [[7] * 4] * 4
+    finally:
+        sys.setswitchinterval(interval)
+    for stream in streams:
+        stream.free()
+
+
 def test_an_error_of_a_kernel_is_raised_once_and_the_rest_of_its_computation_is_dropped() -> None:
     device = HotDevice()
     x = gg.new_tensor("f32", (4,), name="x")
@@ -314,6 +387,51 @@ def test_a_job_that_the_queue_does_not_take_is_not_waited_for() -> None:
         with pytest.raises(RuntimeError, match="full"):
             stream.set_async(device.buffer_type.alloc(4), 0, np.zeros(4, np.uint8))
         stream.synchronize()
+
+
+def test_a_freed_stream_takes_no_work() -> None:
+    device = ArrayDevice()
+    stream, buffer = device.init(), device.buffer_type.alloc(4)
+    event = device.event()
+    stream.free()
+    with device.init() as other:
+        with Held(other):
+            event.record(other)
+            for submit in (
+                lambda: stream.set_async(buffer, 0, b"1234"),
+                lambda: stream.get_async(buffer, 0, np.zeros(4, np.uint8)),
+                lambda: stream.copy_async(HOST.alloc(4), 0, buffer, 0, 4),
+                lambda: event.wait(stream),
+            ):
+                with pytest.raises(gg.FreedError, match="was freed"):
+                    submit()
+        assert bytes_of(buffer) == [0] * 4
+
+
+def test_threads_copy_one_buffer_of_the_host_at_once() -> None:
+    device, source = ArrayDevice(), HOST.alloc(1 << 18)
+    source.set(0, np.full(source.size, 7, np.uint8))
+
+    def copy(number: int) -> None:
+        target = device.buffer_type.alloc(source.size)
+        with device.init() as stream:
+            for _ in range(50):
+                stream.copy_async(source, 0, target, 0, source.size)
+        assert np.unique(target.array).tolist() == [7]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(copy, range(4)))
+
+
+@pytest.mark.parametrize("alignment", [0, 1, 4, 48, "64"])
+def test_an_alignment_that_is_none_is_refused(alignment: Any) -> None:
+    class Odd(ArrayMemory):
+        alignment = None  # type: ignore[assignment]
+
+    memory = Odd("Odd", ArrayDevice())
+    memory.alignment = alignment
+    with pytest.raises(BufferUseError, match=r"Odd\.alignment must be a power of two, at least 8, got"):
+        memory.alloc(64)
 
 
 def test_memory_of_others_is_refused() -> None:

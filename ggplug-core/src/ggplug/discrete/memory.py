@@ -21,7 +21,9 @@ class Draining(Protocol):
 class Waited(Protocol):
     """A job that can be waited for."""
 
-    done: bool
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
 
     def wait(self) -> None:
         """Waits until it is done."""
@@ -37,7 +39,9 @@ class DiscreteBuffer(Buffer):
     def __init__(self, type: BufferType, size: int, device: Draining) -> None:
         super().__init__(type, size)
         self.device = device
-        self._readers: list[Waited] = []
+        self._readers: dict[Waited, None] = {}
+        """Jobs of other devices' streams that may still read here.  Each change is one call of a dict's method, which
+        neither other threads nor interrupts can split."""
 
     # Required
 
@@ -73,14 +77,17 @@ class DiscreteBuffer(Buffer):
 
     def read_by(self, job: Waited) -> None:
         """Notes that a job of another device's stream will read here: what writes or frees the buffer waits for it."""
-        self._readers = [*(each for each in self._readers if not each.done), job]
+        for each in tuple(self._readers):
+            if each.done:
+                self._readers.pop(each, None)
+        self._readers[job] = None
 
     def _wait(self) -> None:
         """Waits for all that may read or write here."""
         self.device.drain()
-        readers, self._readers = self._readers, []
-        for job in readers:
+        for job in tuple(self._readers):
             job.wait()
+            self._readers.pop(job, None)
 
     def _set(self, offset: int, data: Bytes) -> None:
         self._wait()

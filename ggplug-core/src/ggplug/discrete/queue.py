@@ -117,6 +117,26 @@ class Job:
             self.stream.wait_for(self)
 
 
+class _Reading:
+    """A job of a stream that reads memory of another device, which knows of it before the queue does."""
+
+    def __init__(self, stream: QueuedBackend) -> None:
+        self.stream = stream
+        self.job: Job | None = None
+        """None until it was submitted, and if an interrupt came between."""
+
+    @property
+    def done(self) -> bool:
+        return self.job is not None and self.job.done
+
+    def wait(self) -> None:
+        """Waits until it is done; where the job is not known, until all that was submitted is done."""
+        if self.job is None:
+            self.stream.drain()
+        else:
+            self.job.wait()
+
+
 class QueuedBackend(Backend, ABC):
     """A stream over a queue.  Subclasses provide :meth:`submit`; the memory is :class:`DiscreteBuffer`.
 
@@ -162,7 +182,11 @@ class QueuedBackend(Backend, ABC):
     # Provided
 
     def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
-        """Submits ``run()``, to be called after the job ``after`` of another stream, unless ``batch`` has failed."""
+        """Submits ``run()``, to be called after the job ``after`` of another stream, unless ``batch`` has failed.
+
+        Raises FreedError, and what :meth:`submit` raises.
+        """
+        self._check_open()
         before, job = self.last, Job(self, run, batch, after)
         self.last = job
         try:
@@ -239,17 +263,20 @@ class QueuedBackend(Backend, ABC):
                 after = source_stream.last
             else:
                 source_stream.synchronize()
+        if not isinstance(source, DiscreteBuffer):
+            # Read here: a job that claims memory would wait for whoever holds it and waits for the job, as would two
+            # threads that share it below.
+            start, count = source.check_read(source_offset, size)
+            staging = np.empty(count, np.uint8)
+            source.get(start, staging)
+            source, source_offset, size = HOST.wrap(staging), 0, count
         with using((own, source)):
             start, count = source.check_read(source_offset, size)
             to, _ = own.check_write(target_offset, count)
-            if not isinstance(source, DiscreteBuffer):
-                # Read now: a job that claims memory would wait for whoever holds it and waits for the job.
-                staging = np.empty(count, np.uint8)
-                source.get(start, staging)
-                source, start = HOST.wrap(staging), 0
-            job = self.give(lambda: own.copy(source, start, to, count), after=after)
+            reading = _Reading(self)
             if isinstance(source, DiscreteBuffer) and source.device is not self.device:
-                source.read_by(job)
+                source.read_by(reading)
+            reading.job = self.give(lambda: own.copy(source, start, to, count), after=after)
 
     def own(self, buffer: Buffer) -> DiscreteBuffer:
         """The buffer, if it is memory of this device.  Raises BufferUseError."""

@@ -26,6 +26,9 @@ Bytes = npt.NDArray[np.uint8]
 COPY_FIRST = "copy the tensor first, or load it into memory that may be written"
 """The remedy for writes to read-only memory."""
 
+LEAST_ALIGNMENT = 8
+"""Bytes: enough for every type."""
+
 THROUGH_TENSORS = "use the whole tensor: its set, set_bytes, numpy and tobytes convert between the layouts"
 """The remedy for access to raw bytes of memory with a layout of its own."""
 
@@ -60,7 +63,8 @@ class BufferType(Overridable, Unique, ABC):
         """A new buffer of ``size`` bytes with undefined contents.
 
         Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
-        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` returned a smaller buffer.
+        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` returned a smaller buffer, and for an
+        :attr:`alignment` that is none.
         """
         return self._allocated(self._alloc, size)
 
@@ -80,6 +84,13 @@ class BufferType(Overridable, Unique, ABC):
         size = whole_number(size, "the size of a buffer")
         if size < 0:
             raise ParameterError(f"{self.name}: the size of a buffer must not be negative, got {size}", got=size)
+        alignment = self.alignment
+        if not (isinstance(alignment, int) and alignment >= LEAST_ALIGNMENT and not alignment & (alignment - 1)):
+            raise BufferUseError(
+                f"{self.name}.alignment must be a power of two, at least {LEAST_ALIGNMENT}, got {alignment!r:.100}",
+                device=self.device,
+                got=alignment,
+            )
         limit = self.max_size
         if limit is not None and size > limit:
             raise OutOfMemoryError(
@@ -102,8 +113,8 @@ class BufferType(Overridable, Unique, ABC):
     def alignment(self) -> int:
         """Allocators place tensors at multiples of this number of bytes (default 64).
 
-        A power of two, at least 8, which is enough for every type.  :meth:`Buffer.check_place` says which offsets
-        callers may use.
+        A power of two, at least :data:`LEAST_ALIGNMENT`, which is enough for every type.  :meth:`Buffer.check_place`
+        says which offsets callers may use.
         """
         return 64
 
