@@ -12,18 +12,16 @@ from ggplug.sharing import accessing
 
 
 class Draining(Protocol):
-    """A device that can be waited for."""
+    """A device or a stream that can be waited for."""
 
     def drain(self) -> None:
-        """Waits for everything submitted to any stream of the device; raises nothing that went wrong in it."""
+        """Waits for everything submitted to it, or to any stream of the device; errors of that work stay with it."""
 
 
 class Waited(Protocol):
     """A job that can be waited for."""
 
-    @property
-    def done(self) -> bool:
-        """Whether it has ended."""
+    done: bool
 
     def wait(self) -> None:
         """Waits until it is done."""
@@ -39,9 +37,11 @@ class DiscreteBuffer(Buffer):
     def __init__(self, type: BufferType, size: int, device: Draining) -> None:
         super().__init__(type, size)
         self.device = device
-        self._readers: dict[Waited, None] = {}
-        """Jobs of other devices' streams that may still read here.  Each change is one call of a dict's method, which
-        neither other threads nor interrupts can split."""
+        self._readers: dict[Draining, Waited | None] = {}
+        """Streams of other devices that may still read here, and the last job of each that does.
+
+        Each change is one call, which neither other threads nor interrupts can split.
+        """
 
     # Required
 
@@ -75,19 +75,22 @@ class DiscreteBuffer(Buffer):
 
     # Provided
 
-    def read_by(self, job: Waited) -> None:
-        """Notes that a job of another device's stream will read here: what writes or frees the buffer waits for it."""
-        for each in tuple(self._readers):
-            if each.done:
+    def read_by(self, stream: Draining, job: Waited | None = None) -> None:
+        """Notes that a job of another device's stream will read here: what writes or frees the buffer waits for it.
+
+        ``job``: None before it is submitted; then all that the stream was given is waited for.
+        """
+        for each, its_job in tuple(self._readers.items()):
+            if its_job is not None and its_job.done:
                 self._readers.pop(each, None)
-        self._readers[job] = None
+        self._readers[stream] = job
 
     def _wait(self) -> None:
         """Waits for all that may read or write here."""
         self.device.drain()
-        for job in tuple(self._readers):
-            job.wait()
-            self._readers.pop(job, None)
+        for stream, job in tuple(self._readers.items()):
+            (stream.drain if job is None else job.wait)()
+            self._readers.pop(stream, None)
 
     def _set(self, offset: int, data: Bytes) -> None:
         self._wait()

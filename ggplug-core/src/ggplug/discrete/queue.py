@@ -117,26 +117,6 @@ class Job:
             self.stream.wait_for(self)
 
 
-class _Reading:
-    """A job of a stream that reads memory of another device, which knows of it before the queue does."""
-
-    def __init__(self, stream: QueuedBackend) -> None:
-        self.stream = stream
-        self.job: Job | None = None
-        """None until it was submitted, and if an interrupt came between."""
-
-    @property
-    def done(self) -> bool:
-        return self.job is not None and self.job.done
-
-    def wait(self) -> None:
-        """Waits until it is done; where the job is not known, until all that was submitted is done."""
-        if self.job is None:
-            self.stream.drain()
-        else:
-            self.job.wait()
-
-
 class QueuedBackend(Backend, ABC):
     """A stream over a queue.  Subclasses provide :meth:`submit`; the memory is :class:`DiscreteBuffer`.
 
@@ -182,11 +162,7 @@ class QueuedBackend(Backend, ABC):
     # Provided
 
     def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
-        """Submits ``run()``, to be called after the job ``after`` of another stream, unless ``batch`` has failed.
-
-        Raises FreedError, and what :meth:`submit` raises.
-        """
-        self._check_open()
+        """Submits ``run()``, to be called after the job ``after`` of another stream, unless ``batch`` has failed."""
         before, job = self.last, Job(self, run, batch, after)
         self.last = job
         try:
@@ -273,13 +249,16 @@ class QueuedBackend(Backend, ABC):
         with using((own, source)):
             start, count = source.check_read(source_offset, size)
             to, _ = own.check_write(target_offset, count)
-            reading = _Reading(self)
-            if isinstance(source, DiscreteBuffer) and source.device is not self.device:
-                source.read_by(reading)
-            reading.job = self.give(lambda: own.copy(source, start, to, count), after=after)
+            foreign = source if isinstance(source, DiscreteBuffer) and source.device is not self.device else None
+            if foreign is not None:
+                foreign.read_by(self)  # before the queue has the job, because an interrupt may come between
+            job = self.give(lambda: own.copy(source, start, to, count), after=after)
+            if foreign is not None:
+                foreign.read_by(self, job)
 
     def own(self, buffer: Buffer) -> DiscreteBuffer:
-        """The buffer, if it is memory of this device.  Raises BufferUseError."""
+        """The buffer, if it is memory of this device.  Raises BufferUseError; FreedError if the stream was freed."""
+        self._check_open()
         if not isinstance(buffer, DiscreteBuffer) or buffer.device is not self.device:
             raise BufferUseError(
                 f"{buffer!r} is no memory of {self.device.name}",
