@@ -356,7 +356,10 @@ class Device(Overridable, Unique, ABC):
 
     @property
     def variant(self) -> Any:
-        """What :meth:`match` depends on besides the group, hashable, such as disabled instructions (default None)."""
+        """What :meth:`match` depends on besides the group, hashable, such as disabled instructions (default None).
+
+        Each computation asks for it: where it has changed, schedules and plans are made anew.
+        """
         return None
 
     def chosen(self, group: Group) -> Any:
@@ -526,7 +529,7 @@ class Backend(Overridable, Uncopied):
     def __init__(self, device: Device) -> None:
         self.device = device
         self.name = device.name
-        self._plans = PlanCache(self.PLANS)
+        self._plans = PlanCache(self.PLANS, device)
 
     time_limit: float | None = None
     """Seconds that a computation may take; None: any time.  See :meth:`set_time_limit`."""

@@ -10,7 +10,7 @@ After any of these errors the process, all other tensors and all other devices s
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,13 +160,18 @@ def memory_errors_typed(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
-        except GGPlugError:
-            raise
         except MemoryError as error:
-            what = f": {error}" if str(error) else ""
-            raise OutOfMemoryError(f"the process has too little free memory{what}") from error
+            raise_typed(error)
 
     return call
+
+
+def raise_typed(error: BaseException) -> NoReturn:
+    """Raises an error, and OutOfMemoryError for a MemoryError of NumPy or Python; called where it is handled."""
+    if isinstance(error, MemoryError) and not isinstance(error, GGPlugError):
+        what = f": {error}" if str(error) else ""
+        raise OutOfMemoryError(f"the process has too little free memory{what}") from error
+    raise error
 
 
 class BufferUseError(GGPlugError, BufferError):
@@ -213,12 +218,13 @@ class DuplicateNameError(GGPlugError, ValueError):
 
 
 class PluginError(GGPlugError, RuntimeError):
-    """A plugin failed to load.  Fields: ``entry_point``, ``distribution``, ``version``, ``stage``."""
+    """A plugin failed to load.  Fields: ``entry_point``, ``distribution``, ``version``, ``stage``, ``reason``."""
 
     entry_point: str | None = None
     distribution: str | None = None
     version: str | None = None
     stage: str | None = None
+    reason: str | None = None
 
 
 class InterfaceError(GGPlugError, TypeError):

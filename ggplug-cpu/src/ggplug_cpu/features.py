@@ -91,8 +91,9 @@ class Target:
 _forced: Target | None = None
 
 
+@functools.cache  # each computation asks for it
 def target() -> Target:
-    """The target of this process: that of :func:`forced`, or else of ``GGPLUG_CPU_FEATURES``.
+    """The target of this process: that of :func:`forced`, or else of ``GGPLUG_CPU_FEATURES``, which is read once.
 
     Raises :class:`~ggplug.errors.ParameterError` when the variable names a level or a feature that does not
     exist or that this machine lacks.
@@ -116,10 +117,12 @@ def forced(specification: str | Target) -> Iterator[Target]:
     global _forced
     before = _forced
     _forced = parse(specification) if isinstance(specification, str) else specification
+    target.cache_clear()
     try:
         yield _forced
     finally:
         _forced = before
+        target.cache_clear()
 
 
 def has_many_registers() -> bool:
@@ -134,6 +137,7 @@ def limit(specification: str) -> None:
     """
     parse(specification)
     os.environ[ENVIRONMENT_VARIABLE] = specification
+    target.cache_clear()
 
 
 def choices() -> tuple[str, ...]:

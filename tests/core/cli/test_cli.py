@@ -436,9 +436,10 @@ def test_json_values_are_what_json_has() -> None:
 
 
 def test_a_name_of_a_model_that_a_plugin_does_not_make_a_path_of_is_refused(site: Site) -> None:
-    site.add("fake-hub", {"ggplug.model_names": {"odd": "fake_hub:path_of"}}, {"fake_hub": "path_of = len"})
+    source = "def path_of(name):\n    print('looking')\n    return len(name)\n"
+    site.add("fake-hub", {"ggplug.model_names": {"odd": "fake_hub:path_of"}}, {"fake_hub": source})
     done = site.ggplug("gguf", "odd:model")
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        "error: the model odd:model of fake-hub 1.0 is unavailable: fake_hub:path_of returned a int, no path"
+        "looking\nerror: the model odd:model of fake-hub 1.0 is unavailable: fake_hub:path_of returned a int, no path"
     )

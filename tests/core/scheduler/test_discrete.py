@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import tracemalloc
@@ -33,7 +35,7 @@ from ggplug.backend import (
     check_parameters,
 )
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
-from ggplug.errors import BufferUseError, ComputeError, PluginError
+from ggplug.errors import BufferUseError, ComputeError, DeviceLostError, PluginError
 from ggplug.host import HOST
 from ggplug.memory import GraphAllocator
 from ggplug.ops import Add, GetRows, Op, Relu, Sqr
@@ -401,6 +403,31 @@ def test_a_freed_stream_takes_no_work() -> None:
         with pytest.raises(gg.FreedError, match="was freed"):
             submit()
     assert bytes_of(buffer) == [0] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork processes")
+def test_a_forked_process_does_not_wait_for_its_parents_stream() -> None:
+    device = ArrayDevice()
+    with device.init() as stream, device.init() as other:
+        buffer = device.buffer_type.alloc(4)
+        stream.set_async(buffer, 0, b"1234")
+        stream.synchronize()
+        with Held(other):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                seen = []
+                for use in (lambda: stream.set_async(buffer, 0, b"5678"), other.synchronize):
+                    try:
+                        use()
+                    except DeviceLostError as error:
+                        seen.append("stays with the process" in str(error))
+                with device.init() as own:
+                    out = np.zeros(4, np.uint8)
+                    own.get_async(buffer, 0, out)
+                    own.synchronize()
+                os._exit(0 if seen == [True, True] and out.tobytes() == b"1234" else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_threads_copy_one_buffer_of_the_host_at_once() -> None:

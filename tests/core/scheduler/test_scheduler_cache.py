@@ -14,10 +14,13 @@ import pytest
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
-from ggplug.backend import UNGROUPED, Accept, Backend, Decline, Groups, Plan, Support
+from ggplug.backend import UNGROUPED, Accept, Backend, Decline, Group, Groups, Plan, Support
+from ggplug.combined import CombinedDevice
 from ggplug.host import HOST
 from ggplug.memory import Allocation, allocate_graph
+from ggplug.ops import Relu
 from ggplug.scheduler import Scheduler
+from ggplug.scheduler.feed import Feed
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice, ReferenceDevice
 
@@ -326,3 +329,65 @@ def test_building_and_splitting_a_thousand_nodes_is_quick() -> None:
             assert scheduler.n_splits == 125
     assert min(building) < 0.05
     assert min(splitting) < 0.1
+
+
+# -- settings of devices ---------------------------------------------------------------------------
+
+
+class Signed(ReferenceDevice):
+    """Computes relu, or its opposite, or declines it, as its ``setting`` says."""
+
+    setting = "usual"
+
+    @property
+    def variant(self) -> Any:
+        return self.setting
+
+    def match(self, group: Group) -> Any:
+        if self.setting == "declines" and isinstance(group.node.op, Relu):
+            return Decline("it was switched off")
+        if self.setting == "opposite" and isinstance(group.node.op, Relu):
+            return lambda op, dst, a: np.copyto(dst.array(), np.minimum(a.array(), 0))
+        return super().match(group)
+
+
+@pytest.mark.parametrize("how", ["scheduler", "feed", "stream"])
+def test_a_setting_that_devices_answers_depend_on_counts_from_the_next_computation_on(how: str) -> None:
+    device = Signed("signed")
+    x = gg.new_tensor("f32", 3).set_input()
+    y = gg.relu(x).set_output()
+    graph, values = gg.Graph(y), np.array([-1, 2, -3], np.float32)
+    with Scheduler([device, gg.device("CPU")]) as scheduler, device.init() as stream:
+        feed = Feed(scheduler, graph, [x], [y])
+
+        def computed() -> list[float]:
+            if how == "feed":
+                return feed([values])[0].tolist()
+            allocation = gg.memory.GraphAllocator(device.buffer_type).allocate(graph) if how == "stream" else None
+            if how != "stream":
+                scheduler.allocate(graph)
+            x.set(values)
+            if how == "stream":
+                stream.compute(graph, allocation)
+            else:
+                scheduler.compute(graph)
+            return y.numpy().tolist()
+
+        for setting in ("usual", "opposite", "usual", "declines", "opposite"):
+            device.setting = setting
+            if how == "stream" and setting == "declines":
+                continue
+            assert computed() == ([-1, 0, -3] if setting == "opposite" else [0, 2, 0]), setting
+            if how != "stream":
+                on = scheduler.backend_of(y, graph)
+                assert on is not None
+                assert (on.device is device) == (setting != "declines")
+
+
+def test_the_answers_of_devices_that_compute_as_one_follow_a_setting_of_a_member() -> None:
+    member = Signed("signed")
+    together = CombinedDevice([member, ReferenceDevice("other")])
+    node = gg.relu(gg.new_tensor("f32", 4))
+    for setting in ("usual", "declines", "usual"):
+        member.setting = setting
+        assert isinstance(together.supports_op(node), Decline) == (setting == "declines")

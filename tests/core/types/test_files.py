@@ -311,3 +311,18 @@ def test_a_forked_process_leaves_the_file_to_the_one_that_writes_it(here: Path) 
     assert os.waitpid(child, 0)[1] == 0
     new.commit()
     assert left(here) == ["model.gguf"]
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="the system has no such paths")
+@pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "a link"])
+def test_what_a_process_has_open_is_not_replaced_by_its_path_among_devices(path: str, tmp_path: Path) -> None:
+    (tmp_path / "a link").symlink_to("/dev/stdout")
+    log = tmp_path / "log"
+    code = f"from ggplug.system.files import NewFile\nNewFile({str(tmp_path / path)!r})"
+    with log.open("w") as output:
+        output.write("a line\n")
+        output.flush()
+        done = subprocess.run([sys.executable, "-c", code], stdout=output, stderr=subprocess.PIPE, text=True)
+    assert "FileKindError" in done.stderr
+    assert "names an open file of a process (give the path of the file itself)" in done.stderr
+    assert log.read_text() == "a line\n"

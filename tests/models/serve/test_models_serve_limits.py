@@ -737,3 +737,37 @@ def test_the_command_serves_until_ctrl_c(data: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+# -- open files ------------------------------------------------------------------------------------
+
+FEW_FILES = """
+import asyncio, logging, os, resource, socket, sys
+from ggplug_models.serve import connections
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 64))
+given = connections.allowed(1000)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+assert (soft, hard) == (64, 64) and 0 < given < 64 - len(os.listdir("/dev/fd")), (soft, hard, given)
+assert connections.allowed(1) == 1
+
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(connections.Complaints())
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    clients = []
+    while True:
+        try:
+            clients.append(socket.create_connection(server.sockets[0].getsockname()))
+        except OSError:
+            break
+    await asyncio.sleep(0.1)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system has no such limit")
+def test_where_few_files_may_be_open_there_are_fewer_connections_and_one_line_about_it() -> None:
+    done = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == ["the process has too many open files: new connections wait (see: ulimit -n)"]

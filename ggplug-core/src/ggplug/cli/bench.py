@@ -17,10 +17,11 @@ from ggplug.cli.model_file import named, naming
 from ggplug.cli.output import Command, busy, console, json_option, print_json, print_table, text
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.tracing import traced
-from ggplug.errors import GGPlugError, ParameterError
+from ggplug.errors import GGPlugError, ParameterError, PluginError
 from ggplug.gguf import GGUFReader
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import scan
+from ggplug.registry.entry_points import imported
 from ggplug.registry.extras import Instrument, Options
 from ggplug.registry.isolation import FaultError, HangError, within
 from ggplug.registry.records import reason_of
@@ -183,14 +184,11 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
             broken[f"benchmarks of {REGISTRY.name_of(device)}"] = str(error)
     for installed in scan(GROUP):
         where = f"{installed.name} of {installed.distribution}"
-        if installed.entry_point is None:
-            broken[where] = installed.damage or "damaged metadata"
-            continue
         try:
-            instrument = within(0, installed.name, installed.entry_point.load)
+            instrument = imported(installed, f"the instrument {installed.name}", patience=REGISTRY.settings.timeout)
             found.setdefault(instrument.name, instrument)
-        except FaultError as error:
-            broken[where] = reason_of(error.cause)
+        except PluginError as error:
+            broken[where] = str(error.reason)
         except AttributeError as error:
             broken[where] = f"{installed.value} is no instrument: {error}"
     return found, broken

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from ggplug.cli.streams import own_output_only
 from ggplug.registry.discover import Installed, scan
 from ggplug.registry.entry_points import imported, unavailable
 
@@ -62,7 +63,8 @@ def named(name: str) -> Path | None:
     if found is None:
         return None
     what = f"the model {name}"
-    path = imported(found, what)(name)
+    with own_output_only():
+        path = imported(found, what)(name)
     if not isinstance(path, (str, os.PathLike)):
         raise unavailable(found, what, f"{found.value} returned a {type(path).__name__}, no path")
     return Path(path)

@@ -134,6 +134,10 @@ class CombinedDevice(Device):
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type.device is self and isinstance(buffer_type, (MirroredBufferType, SplitBufferType))
 
+    @property
+    def variant(self) -> Any:
+        return tuple([member.variant for member in self.members])
+
     def match(self, group: Group) -> Any:
         node = group.node
         if len(group) > 1:

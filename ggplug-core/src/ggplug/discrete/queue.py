@@ -20,6 +20,7 @@ another stream waits on the queue's thread; a queue that cannot wait checks :att
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -44,7 +45,7 @@ from ggplug.backend import (
 )
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.discrete.plan import QueuedPlan, Running
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, in_one_line
+from ggplug.errors import BufferUseError, ComputeError, DeviceLostError, GGPlugError, in_one_line
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.sharing import using
@@ -112,7 +113,7 @@ class Job:
             self.stream.passed(self)
 
     def wait(self) -> None:
-        """Waits until it is done."""
+        """Waits until it is done.  Raises what :meth:`QueuedBackend.wait_for` raises."""
         if not self.done:
             self.stream.wait_for(self)
 
@@ -133,6 +134,7 @@ class QueuedBackend(Backend, ABC):
         """The kernel that the queue calls now; None while it does other work."""
         self._job_error: GGPlugError | None = None
         self._error_lock = threading.Lock()
+        self._process = os.getpid()
         device.joined(self)
 
     # Required
@@ -197,12 +199,25 @@ class QueuedBackend(Backend, ABC):
         with self._error_lock:
             self._job_error = self._job_error or error
 
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._check_process()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise DeviceLostError(
+                f"this stream of {self.device.name} stays with the process that this one was forked from",
+                device=self.device,
+                remedy="make a new stream with device.init() in this process",
+            )
+
     def passed(self, job: Job) -> None:
         """Called when a job of this stream is done, on the thread that did it (default: nothing)."""
 
     def wait_for(self, job: Job) -> None:
-        """Waits for a job of this stream."""
+        """Waits for a job of this stream.  Raises DeviceLostError in a process that was forked from the stream's."""
         self.advance(job)
+        self._check_process()
         while (limit := self.time_limit) is not None and not job.done:
             running = self.running
             if running is not None and time.monotonic() - running.start > limit:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ggplug.graph import Graph
 from ggplug.interface.plans import Places, Plan
-from ggplug.nodes.groups import UNGROUPED, Groups
+from ggplug.nodes.groups import Groups
 from ggplug.system.recent import Recent
+
+if TYPE_CHECKING:
+    from ggplug.backend import Device
 
 
 class PlanCache:
-    """Plans by the structure of their graphs.  ``limit``: how many; beyond it the least recently used plan is freed."""
+    """A device's plans by the structure of their graphs.
 
-    def __init__(self, limit: int) -> None:
+    ``limit``: how many; beyond it the least recently used plan is freed.
+    """
+
+    def __init__(self, limit: int, device: Device) -> None:
+        self._device = device
         self._plans: Recent[Any, _Planned] = Recent(limit, lambda planned: planned.plan.free())
 
     def bound(self, graph: Graph, allocation: Places, make: Callable[[Graph, Groups], Plan]) -> Plan:
@@ -24,7 +31,7 @@ class PlanCache:
         ``make`` makes a plan if there is none for an equal graph.  Raises what ``make`` and binding raise.
         """
         groups = allocation.groups
-        key: Any = graph.signature() if groups is UNGROUPED else (graph.signature(), groups)
+        key = graph.signature(), groups, self._device.variant
         planned = self._plans.of(key, lambda: _Planned(make(graph, groups)))
         known = planned.allocation is allocation and planned.graph() is graph
         if not known or planned.bound_at != graph.revision.now:

@@ -19,8 +19,7 @@ from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
-from ggplug.scheduler.execution import Execution
-from ggplug.scheduler.scheduler import Scheduler, report_failed
+from ggplug.scheduler.scheduler import Found, Scheduler, report_failed
 from ggplug.scheduler.traced import report_times
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.system.copying import Uncopied
@@ -38,7 +37,7 @@ class Ready(NamedTuple):
     ``inputs``, ``outputs``: views of the tensors' memory.
     """
 
-    found: tuple[Graph, int, int, Execution]
+    found: Found
     generation: int
     allocation: Allocation
     plan: Plan
@@ -133,7 +132,7 @@ def _computed_in_one(
         results.append(result)
         outputs.append((result, view))
     transfers = Transfers([*zip(ready.inputs, values, strict=True)], outputs)
-    execution, limit = ready.found[3], ready.stream.time_limit
+    execution, limit = ready.found.execution, ready.stream.time_limit
     run = ready.allocation.begin(feed.graph)
     traced: Sequence[NodeTime] = ()
     timed = "ggplug_nodes_timed" in HOOKS.callers
@@ -187,7 +186,7 @@ def _made_ready(scheduler: Scheduler, feed: Feed) -> Ready | None:
     found = scheduler._found
     if not feed.in_one_call or found is None or scheduler.n_copies > 1 or scheduler._asynchronous:
         return None
-    graph, execution = feed.graph, found[3]
+    graph, execution = feed.graph, found.execution
     if execution.timing is not None:
         return None
     bound = execution.bind(graph, execution.version)
@@ -210,12 +209,10 @@ def _made_ready(scheduler: Scheduler, feed: Feed) -> Ready | None:
 
 def _is_valid(scheduler: Scheduler, ready: Ready) -> bool:
     """Whether nothing has changed that a computation in one call relies on."""
-    graph, found_at, epoch, execution = ready.found
     return (
         scheduler._found is ready.found
-        and found_at == graph.revision.now
-        and epoch == HOOKS.epoch
-        and scheduler._current is execution
+        and ready.found.holds()
+        and scheduler._current is ready.found.execution
         and scheduler._allocator.generation == ready.generation
         and scheduler._callback is None
         and not scheduler.poison

@@ -11,7 +11,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ggplug.backend import Backend, BufferType, Bytes, Device, Event, check_target
-from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError, memory_errors_typed
+from ggplug.errors import (
+    FreedError,
+    GGPlugError,
+    ParameterError,
+    ShapeError,
+    TensorStateError,
+    memory_errors_typed,
+    raise_typed,
+)
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
@@ -36,6 +44,7 @@ if TYPE_CHECKING:  # the scheduler imports it when a policy needs it
     from ggplug.costs.model import CostModel
 
 _usage = attrgetter("buffer._usage._value_")
+_variant = attrgetter("variant")
 
 
 class Needed(NamedTuple):
@@ -43,6 +52,25 @@ class Needed(NamedTuple):
 
     compute: int
     workspace: int
+
+
+class Found(NamedTuple):
+    """The execution of the graph that was looked up last, and what has to be as it was then.
+
+    ``revision``: of the graph.  ``hooks``: the epoch of the hooks.  ``variants``: of the devices that have any.
+    """
+
+    graph: Graph
+    revision: int
+    hooks: int
+    varying: list[Device]
+    variants: list[Any]
+    execution: Execution
+
+    def holds(self) -> bool:
+        """Whether looking the graph up again would find the same."""
+        graph, revision, hooks, varying, variants, _ = self
+        return revision == graph.revision.now and hooks == HOOKS.epoch and variants == [*map(_variant, varying)]
 
 
 class Scheduler(Uncopied):
@@ -134,7 +162,8 @@ class Scheduler(Uncopied):
         self._pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
         self._executions: OrderedDict[Any, Execution] = OrderedDict()
         self._current: Execution | None = None
-        self._found: tuple[Graph, int, int, Execution] | None = None
+        self._found: Found | None = None
+        self._varying = [each.device for each in self.backends if type(each.device).variant is not Device.variant]
         self._entered_by = 0
         self.computation: Computation | None = None
         """This computation among those of other schedulers that are under way; None outside of a :mod:`.pipeline`."""
@@ -252,7 +281,7 @@ class Scheduler(Uncopied):
     @property
     def n_splits(self) -> int:
         """Splits of the last graph that was split, allocated or computed (ggml_backend_sched_get_n_splits)."""
-        return 0 if self._found is None else self._found[3].n_splits
+        return 0 if self._found is None else self._found.execution.n_splits
 
     def _number(self, backend: Backend) -> int:
         try:
@@ -262,12 +291,11 @@ class Scheduler(Uncopied):
 
     def _find(self, graph: Graph) -> Execution:
         """The execution for a graph's structure, made when the structure is new.  Raises FreedError."""
-        if self._found is not None:
-            known, found_at, hooks, execution = self._found
-            if known is graph and found_at == graph.revision.now and hooks == HOOKS.epoch:
-                return execution
+        known = self._found
+        if known is not None and known.graph is graph and known.holds():
+            return known.execution
         self._check_open()
-        now = graph.watch()
+        now, variants = graph.watch(), [*map(_variant, self._varying)]
         try:
             key, found = self._look_up(graph)
         except AttributeError:  # another thread took a tensor's place away
@@ -279,7 +307,7 @@ class Scheduler(Uncopied):
                 self._forget(self._executions.popitem(last=False)[1])
         else:
             self._executions.move_to_end(key)
-        self._found = graph, now, HOOKS.epoch, found
+        self._found = Found(graph, now, HOOKS.epoch, self._varying, variants, found)
         return found
 
     def _look_up(self, graph: Graph) -> tuple[Any, Execution | None]:
@@ -291,7 +319,7 @@ class Scheduler(Uncopied):
             pins = tuple(sorted((graph.index[t], s) for t, s in self._pins.items() if t in graph.index))
         asks = HOOKS.epoch if "ggplug_placement" in HOOKS.callers else -1
         usages = tuple(map(_usage, compress(graph.tensors, signature.buffer_types)))
-        key = (signature, usages, pins, asks)
+        key = (signature, usages, pins, asks, *map(_variant, self._varying))
         return key, self._executions.get(key)
 
     def _make(self, graph: Graph) -> tuple[Any, Execution]:
@@ -427,7 +455,6 @@ class Scheduler(Uncopied):
 
     # -- computing ---------------------------------------------------------------------------------
 
-    @memory_errors_typed
     def compute(self, graph: Graph) -> None:
         """Computes a graph and waits for it (ggml_backend_sched_graph_compute).
 
@@ -438,7 +465,7 @@ class Scheduler(Uncopied):
             devices = self._computed(graph, start)
         except BaseException as error:
             report_failed(graph, error, start)
-            raise
+            raise_typed(error)
         if devices is not None:
             HOOKS.notify("ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns())
 
@@ -453,8 +480,8 @@ class Scheduler(Uncopied):
         """
         self._compute_async(graph, start)
         self._synchronize()
-        if self.costs is not None and self._found is not None and self._found[3].timing is not None:
-            self._note_call(self.costs, graph, self._found[3], time.perf_counter_ns() - start)
+        if self.costs is not None and self._found is not None and self._found.execution.timing is not None:
+            self._note_call(self.costs, graph, self._found.execution, time.perf_counter_ns() - start)
         if "ggplug_graph_computed" not in HOOKS.callers:
             return None
         return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))

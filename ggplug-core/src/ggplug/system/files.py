@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from typing import IO
@@ -49,6 +50,29 @@ def _require_regular(path: PathLike, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         found = kind_of(status)
         raise FileKindError(f"{os.fspath(path)} is no regular file but {found}", path=path, kind=found)
+
+
+def _require_name(path: PathLike) -> None:
+    """Raises FileKindError for a path, or a link to one, that names what a process has open: /dev/stdout, /dev/fd/3."""
+    at = os.path.abspath(os.fsdecode(path))
+    for _ in range(_MOST_LINKS):
+        folder = os.path.realpath(os.path.dirname(at))
+        if _DESCRIPTORS.fullmatch(folder):
+            kind = "an open file of a process"
+            raise FileKindError(
+                f"{os.fsdecode(path)} names {kind}", path=path, kind=kind, remedy="give the path of the file itself"
+            )
+        at = os.path.join(folder, os.path.basename(at))
+        if not os.path.islink(at):
+            return
+        at = os.path.join(folder, os.readlink(at))
+
+
+_MOST_LINKS = 40
+"""As many as Linux follows."""
+
+_DESCRIPTORS = re.compile(r"/proc/\d+(/task/\d+)?/fd|/dev/fd")
+"""Folders whose entries are the open files of a process."""
 
 
 def kind_of(status: os.stat_result) -> str:
@@ -115,6 +139,7 @@ def check_target(path: PathLike, inputs: Iterable[PathLike] = ()) -> os.stat_res
     written, and other OSErrors, such as for a missing folder.
     """
     check_differs(path, inputs)
+    _require_name(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,6 +23,50 @@ BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\n"
     b"Content-Type: text/plain; charset=utf-8\r\nContent-Length: 20\r\n\r\ntoo many connections"
 )
+
+
+OTHER_FILES = 24
+"""Open files in addition to connections and to those that are open when the server starts."""
+
+SILENCE = 10.0
+"""Seconds after a warning of too few open files in which it is not repeated."""
+
+log = logging.getLogger(__name__)
+
+
+def allowed(wanted: int) -> int:
+    """How many connections there may be: ``wanted``, or fewer if the process may not have so many files open.
+
+    Raises the process's limit as far as the system allows.
+    """
+    try:
+        import resource
+
+        opened = len(os.listdir("/dev/fd")) + OTHER_FILES
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (ImportError, OSError):  # on systems without such limits
+        return wanted
+    if limit not in (resource.RLIM_INFINITY, -1) and limit < opened + wanted:
+        with contextlib.suppress(OSError, ValueError):
+            larger = opened + wanted if most == resource.RLIM_INFINITY else min(opened + wanted, most)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (larger, most))
+            limit = larger
+        return max(1, min(wanted, limit - opened))
+    return wanted
+
+
+class Complaints:
+    """Handles errors of an event loop: one line, now and then, where it may open no more connections."""
+
+    def __init__(self) -> None:
+        self._silent_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context.get("message") != "socket.accept() out of system resource":
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._silent_until:
+            self._silent_until = loop.time() + SILENCE
+            log.warning("the process has too many open files: new connections wait (see: ulimit -n)")
 
 
 class Connection(H11Protocol):

@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
             server_header=False,
             timeout_graceful_shutdown=2,
             http=Connection,
-            limit_concurrency=service.most_inside + connections.SPARE + 1,
+            limit_concurrency=connections.allowed(service.most_inside + connections.SPARE) + 1,
         )
         super().__init__(config)
         self.service = service
@@ -58,6 +58,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to listen; from now on models may be released that are not used."""
+        asyncio.get_running_loop().set_exception_handler(connections.Complaints())
         await super().startup(sockets)
         self.service.rest()
 

@@ -99,6 +99,10 @@ class FakeDevice(ActingDevice):
         return match_reference(group, self.name) if self.inner is None else self.inner.match(group)
 
     @property
+    def variant(self) -> Any:
+        return None if self.inner is None else self.inner.variant
+
+    @property
     def patterns(self) -> Sequence[Pattern]:
         return () if self.inner is None else self.inner.patterns
 
