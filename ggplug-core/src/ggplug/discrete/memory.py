@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,8 +37,8 @@ class DiscreteBuffer(Buffer):
     def __init__(self, type: BufferType, size: int, device: Draining) -> None:
         super().__init__(type, size)
         self.device = device
-        self._readers: dict[Draining, Waited | None] = {}
-        """Streams of other devices that may still read here, and the last job of each that does.
+        self._readers: dict[Any, Waited | None] = {}
+        """Streams of other devices that may still read here, and the last job of each that does; or the job itself.
 
         Each change is one call, which neither other threads nor interrupts can split.
         """
@@ -75,15 +75,19 @@ class DiscreteBuffer(Buffer):
 
     # Provided
 
-    def read_by(self, stream: Draining, job: Waited | None = None) -> None:
-        """Notes that a job of another device's stream will read here: what writes or frees the buffer waits for it.
+    def read_by(self, job: Waited) -> None:
+        """Notes that a job of another device's stream will read here: what writes or frees the buffer waits for it."""
+        self._read_from(job, job)
 
-        ``job``: None before it is submitted; then all that the stream was given is waited for.
+    def _read_from(self, reader: Any, job: Waited | None = None) -> None:
+        """As :meth:`read_by`, before a job of the stream ``reader`` is submitted (None), and after that.
+
+        Before, all that the stream was given is waited for.
         """
         for each, its_job in tuple(self._readers.items()):
             if its_job is not None and its_job.done:
                 self._readers.pop(each, None)
-        self._readers[stream] = job
+        self._readers[reader] = job
 
     def _wait(self) -> None:
         """Waits for all that may read or write here."""

@@ -266,10 +266,10 @@ class QueuedBackend(Backend, ABC):
             to, _ = own.check_write(target_offset, count)
             foreign = source if isinstance(source, DiscreteBuffer) and source.device is not self.device else None
             if foreign is not None:
-                foreign.read_by(self)  # before the queue has the job, because an interrupt may come between
+                foreign._read_from(self)  # before the queue has the job, because an interrupt may come between
             job = self.give(lambda: own.copy(source, start, to, count), after=after)
             if foreign is not None:
-                foreign.read_by(self, job)
+                foreign._read_from(self, job)
 
     def own(self, buffer: Buffer) -> DiscreteBuffer:
         """The buffer, if it is memory of this device.  Raises BufferUseError; FreedError if the stream was freed."""

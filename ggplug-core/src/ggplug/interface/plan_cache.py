@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ggplug.graph import Graph
 from ggplug.interface.plans import Places, Plan
 from ggplug.nodes.groups import Groups
 from ggplug.system.recent import Recent
 
-if TYPE_CHECKING:
-    from ggplug.backend import Device
+
+class Varying(Protocol):
+    """A device."""
+
+    @property
+    def variant(self) -> Any:
+        """What its answers depend on besides the nodes."""
 
 
 class PlanCache:
@@ -21,7 +26,7 @@ class PlanCache:
     ``limit``: how many; beyond it the least recently used plan is freed.
     """
 
-    def __init__(self, limit: int, device: Device) -> None:
+    def __init__(self, limit: int, device: Varying) -> None:
         self._device = device
         self._plans: Recent[Any, _Planned] = Recent(limit, lambda planned: planned.plan.free())
 
