@@ -51,8 +51,14 @@ ABSENT = {
 
 LEFT_OUT = {
     "baichuan": "Baichuan 2 divides the rows of its output matrix by their lengths; files have them as they are",
+    "deepseek_v2": "that the norms of latent vectors have the epsilon 1e-6, and not that of the settings; so in all "
+    "types with latent attention",
+    "falcon_mamba": "the epsilon of the norms of step sizes, B and C (`mixer_rms_eps`), which is that of the others",
     "glm": "the length of contexts and the epsilon are the folder's; llama.cpp's converter has others",
+    "gpt_oss": "that YaRN does not round the pairs between which it interpolates (`truncate`)",
+    "nemotron_h": "the least size of steps (`time_step_min`), to which transformers clips them",
     "plamo2": "the window of attention, which all blocks then lack",
+    "plamo3": "that YaRN does not round the pairs between which it interpolates",
     "qwen": "how attention and RoPE change in contexts longer than `seq_length`",
     "xlm-roberta": "the adapters of jina-embeddings-v3, of which only the model itself is written",
 }
@@ -61,8 +67,13 @@ LEFT_OUT = {
 CONVERTED = """
 ## What converted files leave out
 
-Settings that a network cannot follow are refused by their names.  Some that are read have no effect in llama.cpp, or
-are not in its files; where that holds for the published folders of a type, the converter does the same:
+Settings that a network cannot follow are refused by their names.  Windows of `mistral`, `mixtral`, `ministral3` and
+`starcoder2` are in files, and so are those of `phi3`; llama.cpp ignores them, and attends to all positions.
+`norm_topk_prob` of `deepseek_v2`, `alibi_bias_max` of `mpt` and `attn_config.rope_theta` of `dbrx` are followed, as by
+the authors' code and llama.cpp; transformers ignores them.
+
+Some settings have no effect in llama.cpp, or are not in its files; where that holds for the published folders of a
+type, the converter does the same:
 
 | `model_type` | what |
 |---|---|

@@ -21,14 +21,15 @@ class Exaone(Llama):
 
 
 class _Sliding(Qwen3):
-    """Three of four blocks have a window; in models with windows, only these rotate."""
+    """Three of four blocks have a window; in models with a window, only these rotate."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.slide(hp, 4)
+        self.all_rotate = not hp.integer("attention.sliding_window", 0, at_least=0)
 
     def rope_of(self, block: Block) -> Rope | None:
-        return self.rope if self.windows[block.number] or not any(self.windows) else None
+        return self.rope if self.windows[block.number] or self.all_rotate else None
 
 
 @architecture("exaone4")

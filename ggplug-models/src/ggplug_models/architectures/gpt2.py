@@ -65,7 +65,12 @@ class GptNeoX(LayerNormed):
 
 @architecture("starcoder2")
 class StarCoder2(LayerNormed):
-    """StarCoder 2: RoPE; several query heads share keys and values."""
+    """StarCoder 2: RoPE; several query heads share keys and values; all blocks have the file's window, if there is one,
+    which llama.cpp ignores."""
 
     needs = (*NORM_BIASES, *LINEAR_BIASES)
     rope_mode = RopeMode.NEOX
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide(hp, 0)

@@ -24,12 +24,16 @@ from ggplug_models.networks.transformer import Transformer
 
 @architecture("llama")
 class Llama(Transformer, Decoder):
-    """LLaMA; its files have rows of queries and keys in an order for RoPE of adjacent pairs."""
+    """LLaMA; its files have rows of queries and keys in an order for RoPE of adjacent pairs.
+
+    All blocks have the window of the file, if it has one: Mistral's, which llama.cpp ignores.
+    """
 
     rope_mode: ClassVar[RopeMode | None] = RopeMode.NORMAL
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
+        self.slide(hp, 0)
         self.scale = hp.number("attention.scale", 0.0, at_least=0) or self.scale
 
 

@@ -41,6 +41,7 @@ class DeepSeekOcr(DeepSeek):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
+        self.windows = [0] * len(self.windows)  # some files have one, and llama.cpp and the authors' code ignore it
         hp.text("rope.scaling.type", "none", one_of=("none",))
         self.rope = Rope(RopeMode.NEOX, self.heads[0].d_k, base=frequency_base(hp, "rope.freq_base", 10000.0))
 
@@ -223,6 +224,7 @@ class Llama4(Llama):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
+        self.windows = [0] * len(self.windows)
         self.chunked = hp.integer("attention.sliding_window", CHUNK, at_least=0) > 0
         self.every = hp.integer("interleave_moe_layer_step")
         experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)

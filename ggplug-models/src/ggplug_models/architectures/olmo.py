@@ -10,7 +10,6 @@ from ggplug_models.architectures.llama import Llama
 from ggplug_models.layers.attention import joined
 from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.norms import LayerNorm
-from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
@@ -48,18 +47,13 @@ class _NormedWidth(Transformer, Decoder):
 class Olmo2(_NormedWidth):
     """OLMo 2 and 3: norms after attention and the feed-forward network, none before.
 
-    In OLMo 3, three of four blocks have a window, and RoPE without scaling.
+    In OLMo 3, three of four blocks have a window, and RoPE without scaling, whose base may be another one.
     """
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        if hp.integer("attention.sliding_window", 0, at_least=0):
-            self.slide(hp, 4)
-
-    def rope_of(self, block: Block) -> Rope | None:
         assert self.rope is not None
-        slides = self.windows[block.number]
-        return replace(self.rope, scale=1.0, extrapolation=0.0, magnitude=1.0) if slides else self.rope
+        self.slide_with_rope(hp, 4, replace(self.rope, scale=1.0, extrapolation=0.0, magnitude=1.0))
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights

@@ -34,8 +34,12 @@ class Phi2(Transformer, Decoder):
 class Phi3(Transformer, Decoder):
     """Phi 3: one matrix for queries, keys and values, one for gate and up; LongRoPE (arXiv:2402.13753).
 
-    The window in the files is ignored, as in llama.cpp.
+    All blocks have the window of the file, which llama.cpp ignores.
     """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide(hp, 0)
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         if self.experts is not None:

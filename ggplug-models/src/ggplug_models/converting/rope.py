@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug_models.converting.family import SCALINGS, head_dim
-from ggplug_models.layers.rope import grown
+from ggplug_models.layers.rope import LEAST, grown
 from ggplug_models.metadata.values import Values
 
 Factors = dict[str, npt.NDArray[np.float32]]
@@ -53,6 +53,28 @@ def check(config: Values, architecture: str, scalings: Collection[str]) -> None:
         raise parameters.refused("rope_type", wanted)
     if local.text("rope_type", "default") != "default":
         raise local.refused("rope_type", "default: GGUF files have no scaling of blocks with a window")
+    _check_rounding(parameters, config, architecture)
+
+
+def _check_rounding(parameters: Values, config: Values, architecture: str) -> None:
+    """Raises ModelError if YaRN does not round the pairs between which it interpolates, as files take it to do.
+
+    Those outside of a head are its ends in either case.  Published settings of gpt-oss ask for no rounding, and
+    llama.cpp rounds.
+    """
+    rounds = parameters.text("rope_type") != "yarn" or parameters.boolean("truncate", True)
+    if rounds or architecture == "gpt-oss":
+        return
+    base, original = parameters.number("rope_theta", _USUAL), parameters.integer("original_max_position_embeddings")
+    if base <= 1:
+        raise parameters.refused("rope_theta", "more than 1 with YaRN")
+    width = rotated(config)
+    first, last = (
+        width * math.log(original / (2 * math.pi * parameters.number(name, turns, at_least=LEAST))) / math.log(base) / 2
+        for name, turns in (("beta_fast", 32.0), ("beta_slow", 1.0))
+    )
+    if first > 0 or last < width - 1:
+        raise parameters.refused("truncate", "true: GGUF files have no key for it")
 
 
 def _local(config: Values) -> Values:
@@ -180,7 +202,7 @@ def rotated(config: Values) -> int:
     fraction = parameters.number(
         "partial_rotary_factor", config.number("partial_rotary_factor", 1.0, at_least=0), at_least=0
     )
-    return int(fraction * config.integer("hidden_size")) // config.integer("num_attention_heads")
+    return int(fraction * head_dim(config))
 
 
 def _original(config: Values) -> int:

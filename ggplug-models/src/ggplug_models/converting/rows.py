@@ -75,6 +75,11 @@ def positions(config: Values, folder: Folder) -> dict[str, Any]:
     return {**rope.keys(config), **widths}
 
 
+def one_window(config: Values) -> dict[str, Any]:
+    """The key of the window that all blocks have, if there is one; llama.cpp has no such key for these families."""
+    return {"attention.sliding_window": config.integer("sliding_window")} if "sliding_window" in config else {}
+
+
 def llama_keys(config: Values, folder: Folder) -> dict[str, Any]:
     vocabulary = {"vocab_size": config.integer("vocab_size")}
     return positions(config, folder) | vocabulary | {"rope.dimension_count": head_dim(config)}

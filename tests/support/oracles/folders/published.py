@@ -164,7 +164,16 @@ FOLDERS: dict[str, Tiny] = {
     "mistral3": by_hand(
         "mistral3",
         LLAMA,
-        {"text_config": {"model_type": "mistral", "head_dim": 8, "rope_theta": 100.0, "rms_norm_eps": 1e-5, **SHAPE}},
+        {
+            "text_config": {
+                "model_type": "mistral",
+                "head_dim": 8,
+                "rope_theta": 100.0,
+                "rms_norm_eps": 1e-5,
+                "sliding_window": None,
+                **SHAPE,
+            }
+        },
         renamed={
             r"^model\.(layers|norm|embed_tokens)": r"language_model.model.\1",
             "^lm_head": "language_model.lm_head",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from ggplug_models.converting.rows import (
     layer,
     layers,
     llama_keys,
+    one_window,
     positions,
     windows,
 )
@@ -92,12 +94,16 @@ def _olmo(config: Values, folder: Folder) -> dict[str, Any]:
     return {**positions(config, folder), **clamp, "attention.layer_norm_epsilon": 1e-5}
 
 
+def _mistral(config: Values, folder: Folder) -> dict[str, Any]:
+    return llama_keys(config, folder) | one_window(config)
+
+
 def _ministral3(config: Values, folder: Folder) -> dict[str, Any]:
     scaling = rope.settings(config)
     scaling.text("rope_type", one_of=("yarn",))
     if scaling.number("mscale") != 1:
         raise scaling.refused("mscale", "1: GGUF files of these models have no key for it")
-    return llama_keys(config, folder) | {
+    return _mistral(config, folder) | {
         "rope.scaling.yarn_log_multiplier": scaling.number("mscale_all_dim"),
         "attention.temperature_scale": scaling.number("llama_4_scaling_beta"),
     }
@@ -286,7 +292,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 FAMILIES |= {
-    "mistral": FAMILIES["llama"],
+    "mistral": replace(FAMILIES["llama"], more=_mistral),
     "smollm3": Family("smollm3", FAMILIES["llama"].tensors, INTEGERS, RMS, llama_keys),
     "ernie4_5": Family("ernie4_5", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, positions),
     "seed_oss": Family("seed_oss", decoder(*ATTENTION, *MLP, NORMS[0], ATTENTION_AFTER[0]), INTEGERS, RMS, positions),

@@ -9,6 +9,7 @@ from typing import Any
 
 from ggplug_models.architectures.bert import GATES
 from ggplug_models.converting import rope
+from ggplug_models.converting.checkpoint import Stored
 from ggplug_models.converting.family import Family, Tensors
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
@@ -49,6 +50,13 @@ def _t5(config: Values, folder: Folder) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": eps,
         **dict.fromkeys(WIDTHS, config.integer("d_kv")),
     }
+
+
+def _unscaled(weights: Mapping[str, Stored], config: Values) -> dict[str, Any]:
+    """No keys.  Raises ModelError if embeddings are the output matrix and the outputs of the decoder are not scaled."""
+    if config.values.get("scale_decoder_outputs") is False and "lm_head.weight" not in weights:
+        raise config.refused("scale_decoder_outputs", "true in a folder without 'lm_head.weight'")
+    return {}
 
 
 def _t5_layer(part: str, number: int, names: Mapping[str, str]) -> Iterator[Tensors]:
@@ -92,6 +100,7 @@ _T5_FAMILY = Family(
     },
     {"layer_norm_epsilon": "attention.layer_norm_epsilon"},
     _t5,
+    of_weights=_unscaled,
     unused=r"(?:en|de)coder\.embed_tokens\.weight",
     prefix="",
     vocabularies=("Unigram",),

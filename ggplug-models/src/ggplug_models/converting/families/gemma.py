@@ -43,6 +43,7 @@ _NORMS = {
     "self_attn.k_norm": "attn_k_norm",
 }
 _GEMMA_NORMS = layers(_NORMS, PLUS_ONE)
+_KINDS = ("sliding_attention", "full_attention")
 
 
 def _gemma2(config: Values, folder: Folder) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
     if "final_logit_softcapping" in config:
         found["final_logit_softcapping"] = config.number("final_logit_softcapping", at_least=0)
     if config.values.get("sliding_window_pattern") != 1:
-        found["attention.sliding_window"] = config.integer("sliding_window")
+        found |= {"attention.sliding_window": config.integer("sliding_window"), **_unusual_windows(config)}
     return found | {
         "context_length": config.integer("max_position_embeddings", 131072),
         "attention.head_count": config.integer("num_attention_heads", 8),
@@ -68,6 +69,16 @@ def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6, at_least=0),
         **dict.fromkeys(WIDTHS, config.integer("head_dim", 256)),
     }
+
+
+def _unusual_windows(config: Values) -> dict[str, Any]:
+    """The key of the blocks with a window, if they are others than the first five of each six."""
+    every, n = config.integer("sliding_window_pattern", 6), config.integer("num_hidden_layers")
+    found = [number % every != every - 1 for number in range(n)]
+    if "layer_types" in config:
+        found = [each == "sliding_attention" for each in for_blocks(config, "layer_types", _KINDS)]
+    usual = [number % 6 != 5 for number in range(n)]
+    return {} if found == usual else {"attention.sliding_window_pattern": found}
 
 
 _GEMMA3 = Family(
@@ -104,9 +115,6 @@ _NESTED_KEYS = {
     "num_hidden_layers": "block_count",
     "hidden_size_per_layer_input": "embedding_length_per_layer_input",
 }
-
-
-_KINDS = ("sliding_attention", "full_attention")
 
 
 def _gemma3n(config: Values, folder: Folder) -> dict[str, Any]:
@@ -228,6 +236,11 @@ def _gemma4_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> 
     }
 
 
+def _scale_or_one(values: Array, config: Values) -> Array:
+    """The scale of what is added to the stream that attention reads; 1 where the settings switch it off."""
+    return values if config.boolean("altup_correct_scale", True) else np.ones(values.shape, np.float32)
+
+
 _PADDED = Change(_padded, lambda shape, config: (max(config.integer("vocab_size"), shape[0]), *shape[1:]))
 _STREAMS = (("altup_projections", "altup_proj"), ("altup_unembed_projections", "altup_unembd_proj"))
 _PER_LAYER = (
@@ -265,7 +278,7 @@ _GEMMA3N = Family(
                 "altup.correction_coefs": "altup_correct_coef",
             }
         ),
-        Tensors(LAYER + r"altup\.correct_output_scale", r"blk.\1.altup_correct_scale.weight"),
+        Tensors(LAYER + r"altup\.correct_output_scale", r"blk.\1.altup_correct_scale.weight", Change(_scale_or_one)),
     ),
     _NESTED_KEYS,
     more=_gemma3n,

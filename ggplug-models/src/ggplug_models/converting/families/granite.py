@@ -37,7 +37,8 @@ _MAMBA = {
     "mamba_n_groups": "ssm.group_count",
     "mamba_n_heads": "ssm.time_step_rank",
 }
-_KINDS = ("mamba", "attention")
+_KINDS = {"mamba": "mamba", "attention": "attention", "linear_attention": "mamba", "full_attention": "attention"}
+"""The kinds of blocks, by their names in published settings, and in those that transformers write now."""
 
 
 def _granite(config: Values, folder: Folder) -> dict[str, Any]:
@@ -59,16 +60,24 @@ def _mixture(config: Values, folder: Folder) -> dict[str, Any]:
     return found
 
 
+def _kinds(config: Values) -> list[str]:
+    return [_KINDS[each] for each in for_blocks(config, "layer_types", _KINDS)]
+
+
 def _hybrid(config: Values, folder: Folder) -> dict[str, Any]:
-    kinds = for_blocks(config, "layer_types", _KINDS)
+    kinds = _kinds(config)
     heads = config.integer("num_key_value_heads", config.integer("num_attention_heads"))
-    rotated = set(kinds) == {"attention"}
+    rotates = config.text("position_embedding_type", "nope") == "rope"
+    if not rotates and _attends_everywhere(config) and _has_experts(config):
+        raise config.refused("position_embedding_type", "rope: granitemoe models in GGUF files have nothing else")
+    width = {} if _has_experts(config) else {"feed_forward_length": config.integer("shared_intermediate_size")}
     return {
         **_mixture(config, folder),
         "attention.head_count_kv": of_blocks(heads, (each == "attention" for each in kinds)),
         "ssm.inner_size": config.integer("mamba_expand") * config.integer("hidden_size"),
-        "rope.scaling.finetuned": rotated,
-        **({} if rotated else {"context_length": MAX_POSITION}),
+        "rope.scaling.finetuned": rotates,
+        **({} if rotates else {"context_length": MAX_POSITION}),
+        **width,
     }
 
 
@@ -102,7 +111,7 @@ def _hybrid_family(architecture: str, rows: tuple[Tensors, ...]) -> Family:
 
 
 def _attends_everywhere(config: Values) -> bool:
-    return set(for_blocks(config, "layer_types", _KINDS)) == {"attention"}
+    return set(_kinds(config)) == {"attention"}
 
 
 def _has_experts(config: Values) -> bool:

@@ -21,6 +21,7 @@ from ggplug_models.converting.rows import (
     decoder,
     layer,
     layers,
+    one_window,
     positions,
 )
 from ggplug_models.metadata.values import Values
@@ -58,7 +59,7 @@ def _cohere2(config: Values, folder: Folder) -> dict[str, Any]:
     return {
         **positions(config, folder),
         "vocab_size": config.integer("vocab_size"),
-        "rope.dimension_count": _rotated(config, 1.0),
+        "rope.dimension_count": head_dim(config),
         "rope.scaling.type": "none",
     }
 
@@ -183,7 +184,7 @@ def _mpt(config: Values, folder: Folder) -> dict[str, Any]:
     return {
         **clamp,
         "feed_forward_length": config.integer("expansion_ratio", 4) * width,
-        "attention.layer_norm_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": config.number("layer_norm_epsilon", 1e-5, at_least=0),
         "attention.max_alibi_bias": attention.number("alibi_bias_max", 8.0, at_least=0),
     }
 
@@ -239,7 +240,7 @@ FAMILIES: dict[str, Family] = {
         decoder(*ATTENTION, *NORMS, *layers({"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"})),
         INTEGERS,
         _EPS,
-        positions,
+        lambda config, folder: positions(config, folder) | one_window(config),
     ),
     "nemotron": Family(
         "nemotron",

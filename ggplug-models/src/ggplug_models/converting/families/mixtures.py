@@ -19,6 +19,7 @@ from ggplug_models.converting.family import (
     in_heads,
     n_heads,
     n_kv_heads,
+    part,
 )
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.hunyuan import HUNYUAN_SCALINGS, LATER_HEAD_NORMS, hunyuan_positions
@@ -50,6 +51,7 @@ from ggplug_models.converting.rows import (
     layers,
     llama_keys,
     of_experts,
+    one_window,
     positions,
     routing,
     unusual_weights,
@@ -59,13 +61,12 @@ from ggplug_models.metadata.values import Values
 
 
 def _minimax(config: Values, folder: Folder) -> dict[str, Any]:
-    kinds = ("sigmoid", "softmax")
-    gating = {"expert_gating_func": 2 - kinds.index(config.text("scoring_func", one_of=kinds))}
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
     return {
         **positions(config, folder),
-        **(gating if "scoring_func" in config else {}),
+        "expert_gating_func": GATING[config.text("scoring_func", "sigmoid", one_of=("sigmoid", "softmax"))],
         "expert_feed_forward_length": config.integer("intermediate_size"),
-        "rope.dimension_count": config.integer("rotary_dim"),
+        "rope.dimension_count": config.integer("rotary_dim", int(part * head_dim(config))),
     }
 
 
@@ -76,24 +77,30 @@ def _llama4(config: Values, folder: Folder) -> dict[str, Any]:
     return llama_keys(config, folder) | ({"attention.sliding_window": 0} if everywhere else {})
 
 
-def _turned_half(number: int) -> Change:
-    """One of the halves of the columns of each expert's matrix, as rows."""
+def _turned(axis: int) -> Change:
+    """The matrices of experts with rows as columns, unless the width of the model stands on another axis than ``axis``.
+
+    Folders that transformers write may have them turned already.
+    """
+
+    def is_turned(shape: tuple[int, ...], config: Values) -> bool:
+        return shape[axis] != config.integer("hidden_size")
 
     def apply(values: Array, config: Values) -> Array:
-        return np.ascontiguousarray(np.split(values, 2, axis=-1)[number].swapaxes(-1, -2))
+        return values if is_turned(values.shape, config) else np.ascontiguousarray(values.swapaxes(-1, -2))
 
-    return Change(apply, lambda shape, config: (*shape[:-2], shape[-1] // 2, shape[-2]))
+    def shape(old: tuple[int, ...], config: Values) -> tuple[int, ...]:
+        return old if is_turned(old, config) else (*old[:-2], old[-1], old[-2])
+
+    return Change(apply, shape)
 
 
-_TURNED = Change(
-    lambda values, config: np.ascontiguousarray(values.swapaxes(-1, -2)),
-    lambda shape, config: (*shape[:-2], shape[-1], shape[-2]),
-)
+_TURNED = _turned(-1)
 
 
 TURNED_EXPERTS = (
-    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", _turned_half(0)),
-    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", _turned_half(1)),
+    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", _turned(-2).then(part(0))),
+    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", _turned(-2).then(part(1))),
     Tensors(LAYER + r"\w+\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight", _TURNED),
 )
 """Matrices of all experts, whose rows are inputs."""
@@ -342,7 +349,7 @@ FAMILIES: dict[str, Family] = {
         decoder(*PAIRED_ATTENTION, *SPARSE_EXPERTS, *NORMS),
         {**INTEGERS, **EXPERT_COUNTS},
         RMS,
-        llama_keys,
+        lambda config, folder: llama_keys(config, folder) | one_window(config),
         scalings=rope.LLAMA3,
     ),
     "qwen2_moe": Family(

@@ -27,7 +27,6 @@ from ggplug_models.converting.rows import (
     WIDTHS,
     Keys,
     decoder,
-    llama_keys,
     positions,
     unusual_weights,
 )
@@ -77,7 +76,7 @@ _PARTS_OF_POSITIONS = {"xdrope": "xdrope_section", "dynamic": "mrope_section"}
 
 
 def _mistral3(config: Values, folder: Folder) -> dict[str, Any]:
-    known = DENSE["ministral3"].more if config.text("model_type", "") == "ministral3" else llama_keys
+    known = DENSE["ministral3" if config.text("model_type", "") == "ministral3" else "mistral"].more
     assert known is not None
     return dict(known(config, folder))
 
