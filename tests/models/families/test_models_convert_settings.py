@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def with_settings(name: str, tmp_path: Path, **settings: Any) -> Path:
         ("nemotron_h_moe", "rms_norm_eps", 0.1),
         ("nemotron_h_moe", "time_step_min", 1.0),
         ("olmoe", "clip_qkv", 0.7),
+        ("qwen2_vl", "use_sliding_window", True),
         ("t5", "dense_act_fn", "gelu"),
         ("t5", "is_gated_act", True),
         ("flan-t5", "scale_decoder_outputs", True),
@@ -146,6 +148,15 @@ def test_experts_whose_inputs_are_columns_already_become_the_same_file(tmp_path:
         content[name] = ("BF16", values.shape, formula.stored(np.ascontiguousarray(values), "BF16"))
     formula.save(folder / "model.safetensors", content)
     assert ggplug_models.convert(folder, tmp_path / "columns.gguf").read_bytes() == rows.read_bytes()
+
+
+@pytest.mark.parametrize("setting", ["attn_logit_softcapping", "final_logit_softcapping"])
+def test_gemma2_without_a_cap_is_refused(setting: str, tmp_path: Path) -> None:
+    folder = made("gemma2", tmp_path)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), setting: None}), "utf-8")
+    with pytest.raises(ModelError, match=rf"config\.json: {setting} must be a number: .* capped, got None"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
 def test_t5_without_an_output_matrix_scales_the_outputs_of_its_decoder(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     **dict.fromkeys(("deepseek32", "glm-dsa"), _LATENT),
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _NEMOTRON_H),
     **dict.fromkeys(("t5", "t5encoder"), _T5),
-    **dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe", "rnd1"), _NO_WINDOW),
+    **dict.fromkeys(("qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "rnd1"), _NO_WINDOW),
 }
 
 

@@ -125,7 +125,7 @@ def others(name: str, value: Any) -> Iterator[Any]:
     elif isinstance(value, int):
         yield from (value * 2 or 1, value + 1, value // 2, 0)
     elif isinstance(value, float):
-        yield from (value * 1.7, 1.0)
+        yield from (value * 1.7, 1.0, *((None,) if "cap" in name else ()))
     elif value is None:
         yield from (12, 0.7, "rope")
     elif isinstance(value, str):

@@ -48,6 +48,8 @@ _KINDS = ("sliding_attention", "full_attention")
 
 def _gemma2(config: Values, folder: Folder) -> dict[str, Any]:
     names = ("attn_logit_softcapping", "final_logit_softcapping")
+    if (uncapped := next((name for name in names if config.values.get(name, 0) is None), None)) is not None:
+        raise config.refused(uncapped, "a number: the logits of gemma2 models in GGUF files are capped")
     caps = {name: config.number(name, at_least=0) for name in names if name in config}
     return {**rope.base(config), **caps, **dict.fromkeys(WIDTHS, config.integer("head_dim"))}
 
