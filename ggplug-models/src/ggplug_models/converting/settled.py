@@ -52,6 +52,11 @@ def _windows(every: int) -> Callable[[Values], Collection[Any]]:
     return wanted
 
 
+def _everywhere(config: Values) -> Collection[Any]:
+    """The kinds of blocks: all attend to all positions."""
+    return (["full_attention"] * config.integer("num_hidden_layers"),)
+
+
 def _rotating(config: Values) -> Collection[Any]:
     """For each block whether it rotates: not the last of each four."""
     return ([int(number % 4 > 0) for number in range(1, config.integer("num_hidden_layers") + 1)],)
@@ -141,6 +146,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         "rope_interleave": (True,),
         "n_group": lambda config: (1 if config.values.get("topk_method") == "greedy" else config.values["n_group"],),
     },
+    "dots1": {"layer_types": _everywhere},
     "ernie4_5-moe": {"moe_norm_min": (1e-12,)},
     "falcon": {"alibi": (False,), "parallel_attn": (True,)},
     "falcon-h1": {
@@ -196,7 +202,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "openelm": dict.fromkeys(("ffn_with_glu", "normalize_qk_projections"), (True,)),
     "qwen": {"rotary_pct": (1,), "scale_attn_weights": (True,)},
     "refact": {"multi_query": (True,)},
-    "smollm3": {"no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
+    "smollm3": {**_NO_WINDOW, "no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
     "starcoder": {"scale_attn_weights": (True,)},
     **dict.fromkeys(("granitehybrid", "mamba2"), _UNLIMITED),
     **dict.fromkeys(("deepseek32", "glm-dsa"), _LATENT),

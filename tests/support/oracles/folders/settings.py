@@ -40,6 +40,8 @@ Settings = dict[str, Any]
 TOLERANCE = 2e-3
 """Largest error, relative to the largest output: single precision is a thousand times better."""
 N_TOKENS = 40
+SEEN = {"sliding_window": 12, "max_window_layers": 0, "use_sliding_window": True}
+"""Of windows in texts of this length."""
 
 WITHOUT_EFFECT = re.compile(
     r"vocab_size|_token_id|_token_index|dropout|initializer|_range$|vision_config|audio_config|^id2label|^label2id"
@@ -123,7 +125,7 @@ def others(name: str, value: Any) -> Iterator[Any]:
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
-        yield from (value * 2 or 1, value + 1, value // 2, 0)
+        yield from (value * 2 or 1, value + 1, value // 2, 0, *((12,) if "window" in name else ()))
     elif isinstance(value, float):
         yield from (value * 1.7, 1.0, *((None,) if "cap" in name else ()))
     elif value is None:
@@ -168,11 +170,13 @@ def rotations(parameters: Settings) -> Iterator[Settings]:
 
 
 def changed(settings: Settings) -> Iterator[tuple[str, Settings]]:
-    """Each change of one setting, with what it is."""
+    """Each change of one setting, with what it is; those of which blocks have a window, with one that is seen."""
     for name, value in settings.items():
         if not WITHOUT_EFFECT.search(name):
+            windows = name in ("layer_types", "use_sliding_window", "max_window_layers")
+            seen = {key: each for key, each in SEEN.items() if windows and key in settings and key != name}
             for other in others(name, value):
-                yield f"{name}={difference(value, other)}", {**settings, name: other}
+                yield f"{name}={difference(value, other)}", {**settings, **seen, name: other}
 
 
 def absent(settings: Settings, defaults: Settings) -> Iterator[tuple[str, Settings]]:
