@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
+from oracles.formula import save
 from oracles.packed import ORACLES, RANKERS
+from paths import DATA
 
 import ggplug_models
 from ggplug.cli.app import app
@@ -312,6 +316,92 @@ def test_prompts_and_lengths_of_sentence_transformers_are_converted(minilm_folde
     (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
     with ggplug_models.load(ggplug_models.convert(folder, tmp_path / "a.gguf", "Q8_0"), ["CPU"]) as model:
         assert (model.prompts, model.dimensions) == ({"query": "ask: "}, (64, 128))
+
+
+# -- folders -----------------------------------------------------------------------------------------
+
+THEIRS = {
+    r"blk\.(\d+)\.attn_qkv": r"model.layers.\1.attn.Wqkv",
+    r"blk\.(\d+)\.attn_output": r"model.layers.\1.attn.Wo",
+    r"blk\.(\d+)\.attn_norm": r"model.layers.\1.attn_norm",
+    r"blk\.(\d+)\.ffn_up": r"model.layers.\1.mlp.Wi",
+    r"blk\.(\d+)\.ffn_down": r"model.layers.\1.mlp.Wo",
+    r"blk\.(\d+)\.ffn_norm": r"model.layers.\1.mlp_norm",
+    "token_embd_norm": "model.embeddings.norm",
+    "token_embd": "model.embeddings.tok_embeddings",
+    "output_norm": "model.final_norm",
+    "cls.output": "classifier",
+    "cls.norm": "head.norm",
+    "cls": "head.dense",
+}
+"""Names of tensors in transformers, by their names in files."""
+
+
+def their_name(name: str) -> str:
+    stem, end = name.rsplit(".", 1)
+    return f"{next(re.sub(ours, theirs, stem) for ours, theirs in THEIRS.items() if re.fullmatch(ours, stem))}.{end}"
+
+
+@pytest.fixture
+def modern_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Makes the folder of the recorded ModernBERT with a classifier.
+
+    ``settings``: other values in config.json.  ``more``: shapes of further tensors.
+    """
+
+    def make(settings: dict[str, Any], more: dict[str, tuple[int, ...]]) -> Path:
+        folder = tmp_path / "model"
+        shutil.copytree(DATA / "folders" / "modern-bert", folder)
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config |= {
+            "architectures": ["ModernBertForSequenceClassification"],
+            "classifier_pooling": "mean",
+            "id2label": {"0": "LABEL_0"},
+            **settings,
+        }
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        with GGUFReader(RANKERS / "modern-reranker.gguf") as reader:
+            values = {their_name(name): np.array(reader.array(name), np.float32) for name in reader.tensors}
+        table = values["model.embeddings.tok_embeddings.weight"]
+        values["model.embeddings.tok_embeddings.weight"] = np.pad(
+            table, ((0, config["vocab_size"] - len(table)), (0, 0))
+        )
+        values |= {name: np.ones(shape, np.float32) for name, shape in more.items()}
+        save(folder / "model.safetensors", {name: ("F32", each.shape, each.tobytes()) for name, each in values.items()})
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_the_folder_of_a_modern_bert_with_a_classifier_becomes_a_reranker(
+    modern_folder: Callable[..., Path], kind: str, tmp_path: Path
+) -> None:
+    golden = recorded(RANKERS / "modern-reranker.gguf")
+    path = ggplug_models.convert(modern_folder({}, {}), tmp_path / "a.gguf", kind)
+    with ggplug_models.load(path, ["CPU"]) as model:
+        found = model.ranker.scores([golden[f"tokens_{i}"].tolist() for i in range(3)])
+        assert model.labels == ("LABEL_0",)
+        assert model.rank("the cat", TEXTS).shape == (len(TEXTS),)
+    wanted = [golden[f"score_f32_{i}"] for i in range(3)]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 if kind == "F32" else 0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "named"),
+    [
+        ({"classifier_activation": "relu"}, {}, "classifier_activation must be one of gelu, got 'relu'"),
+        ({"classifier_pooling": "max"}, {}, "classifier_pooling must be one of mean, cls, got 'max'"),
+        ({"id2label": {"0": "a", "2": "b"}}, {}, "id2label: 1 is missing"),
+        ({}, {"head.norm.bias": (32,)}, "tensor 'head.norm.bias' is unknown in modern-bert models"),
+        ({"architectures": ["ModernBertForTokenClassification"]}, {}, "tensor 'classifier.bias' is unknown"),
+    ],
+)
+def test_a_classifier_that_files_cannot_hold_is_refused(
+    modern_folder: Callable[..., Path], settings: dict[str, Any], more: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=named):
+        ggplug_models.convert(modern_folder(settings, more), tmp_path / "a.gguf")
 
 
 # -- the commands ----------------------------------------------------------------------------------

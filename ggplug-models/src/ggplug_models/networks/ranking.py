@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError
 from ggplug.tensor import Tensor
+from ggplug_models.layers.norms import Norm
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.weights.weights import Weights
 
@@ -26,15 +27,13 @@ DENSE, NORM, OUT = "cls", "cls.norm", "cls.output"
 RELEVANT = "yes"
 """The label of the result that says how relevant a text is, where a classifier has several."""
 
-NORM_EPS = 1e-5
-"""What is added to the variance in the norm of a classifier; files do not say it."""
-
 
 class Classified(Protocol):
     """What a classifier uses of its model."""
 
     w: Weights
     n_embd: int
+    norm: Norm
     labels: tuple[str, ...]
 
     def embed_ids(
@@ -109,7 +108,7 @@ class Ranker:
                 found = self.model.classifier_activation(found)
         if self._norm is not None:
             centred = found - found.mean(-1, keepdims=True)
-            found = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + NORM_EPS) * self._norm
+            found = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.model.norm.eps) * self._norm
         return np.asarray(found if self._out is None else self._out(found), np.float32)
 
     def _linear(self, name: str) -> Callable[[Floats], Floats] | None:

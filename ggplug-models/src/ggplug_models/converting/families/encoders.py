@@ -173,35 +173,67 @@ def _both_ways(config: Values, folder: Folder) -> dict[str, Any]:
     return {**positions(config, folder), **pooled(folder), "attention.causal": False, "rope.scaling.type": "none"}
 
 
+_MODERN_BERT = Family(
+    "modern-bert",
+    (
+        Tensors(r"embeddings\.tok_embeddings\.weight", "token_embd.weight"),
+        Tensors(rf"embeddings\.norm\.{ANY}", r"token_embd_norm.\1"),
+        Tensors(rf"final_norm\.{ANY}", r"output_norm.\1"),
+        *layers(
+            {
+                "attn.Wqkv": "attn_qkv",
+                "attn.Wo": "attn_output",
+                "attn_norm": "attn_norm",
+                "mlp.Wi": "ffn_up",
+                "mlp.Wo": "ffn_down",
+                "mlp_norm": "ffn_norm",
+            }
+        ),
+    ),
+    {
+        **{key: to for key, to in INTEGERS.items() if not to.endswith("_kv")},
+        "local_attention": "attention.sliding_window",
+    },
+    {"norm_eps": "attention.layer_norm_rms_epsilon"},
+    _modern_bert,
+    unused=r"decoder\..*|head\..*",
+    vocabulary=_modern_tokens,
+    head=None,
+    scalings=(),
+)
+
+
+def _modern_classifier(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of ModernBERT with a classifier, and the labels of its results."""
+    config.text("classifier_activation", "gelu", one_of=("gelu",))
+    kind = config.text("classifier_pooling", "cls", one_of=_POOLED_CLASSIFIER)
+    labels = config.inner("id2label", Values({"0": "LABEL_0", "1": "LABEL_1"}))
+    return {
+        **_modern_bert(config, folder),
+        "pooling_type": Pooling.RANK,
+        "classifier.pooling_type": _POOLED_CLASSIFIER[kind],
+        "classifier.output_labels": [labels.text(str(number)) for number in range(len(labels.values))],
+    }
+
+
+_MODERN_CLASSIFIER = replace(
+    _MODERN_BERT,
+    tensors=(
+        *_MODERN_BERT.tensors,
+        Tensors(r"head\.dense\.(weight|bias)", r"cls.\1"),
+        Tensors(r"head\.norm\.weight", "cls.norm.weight"),
+        Tensors(r"classifier\.(weight|bias)", r"cls.output.\1"),
+    ),
+    more=_modern_classifier,
+    unused=r"(?!)",
+)
+
+
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
-    "modernbert": Family(
-        "modern-bert",
-        (
-            Tensors(r"embeddings\.tok_embeddings\.weight", "token_embd.weight"),
-            Tensors(rf"embeddings\.norm\.{ANY}", r"token_embd_norm.\1"),
-            Tensors(rf"final_norm\.{ANY}", r"output_norm.\1"),
-            *layers(
-                {
-                    "attn.Wqkv": "attn_qkv",
-                    "attn.Wo": "attn_output",
-                    "attn_norm": "attn_norm",
-                    "mlp.Wi": "ffn_up",
-                    "mlp.Wo": "ffn_down",
-                    "mlp_norm": "ffn_norm",
-                }
-            ),
-        ),
-        {
-            **{key: to for key, to in INTEGERS.items() if not to.endswith("_kv")},
-            "local_attention": "attention.sliding_window",
-        },
-        {"norm_eps": "attention.layer_norm_rms_epsilon"},
-        _modern_bert,
-        unused=r"decoder\..*|head\..*|classifier\..*",
-        vocabulary=_modern_tokens,
-        head=None,
-        scalings=(),
+    "modernbert": replace(
+        _MODERN_BERT,
+        variants=((lambda config: _classes(config) == ["ModernBertForSequenceClassification"], _MODERN_CLASSIFIER),),
     ),
     "llama_bidirec": Family(
         "llama-embed",
