@@ -79,6 +79,14 @@ type, the converter does the same:
 |---|---|
 """
 
+TOKENS = """
+## Special tokens of converted files
+
+Texts end at each token that `eos_token_id` of `generation_config.json` lists, or else a list in `config.json`.  Those
+that llama.cpp has no key for are under `tokenizer.ggml.end_token_ids`, which llama.cpp ignores: there, texts end at the
+EOS, the end of a turn, and tokens that it knows by their texts.
+"""
+
 BEHIND = """
 ## Architectures that do not load
 
@@ -106,6 +114,7 @@ def page() -> str:
         + "".join(rows)
         + CONVERTED
         + "".join(left)
+        + TOKENS
         + BEHIND.format(count=sum(map(len, ABSENT.values())))
         + "".join(absent)
     )

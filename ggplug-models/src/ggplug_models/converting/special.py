@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.tokenizer_json import normalizers
 from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.vocabulary import ENDING
 
 KEYS = {
     "bos": "bos",
@@ -27,8 +30,8 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
     """The metadata of the special tokens, the chat template and the normalisation.
 
     ``description``: ``tokenizer.json``.  ``settings``: ``tokenizer_config.json``, which has the texts of the tokens;
-    the first and the last token may come from the post-processor's template.  ``config``: ``config.json``, which has
-    the ids of tokens without a text.
+    the first and the last token may come from the post-processor's template.  ``config``: those of the language model
+    in ``config.json``, which has the ids of tokens without a text.
     """
     texts = {kind: text for kind in KEYS if kind != "eot" and (text := _content(settings, f"{kind}_token")) is not None}
     _default(texts, "bos", "cls")
@@ -42,14 +45,45 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
         if name is None:
             continue
         token = ids.get(texts.get(kind, ""))
-        if token is None:
-            found_id = config.values.get(f"{kind}_token_id") if kind != "eot" else None
-            token = found_id if isinstance(found_id, int) and not isinstance(found_id, bool) else None
+        if token is None and kind != "eot":
+            token = _id_of(folder, config, kind)
         if token is not None and 0 <= token < n_vocab:
             found[f"tokenizer.ggml.{name}_token_id"] = token
     found |= {f"tokenizer.ggml.add_{kind}_token": value for kind, value in added.items() if value is not None}
     template = chat_template(folder, settings)
     return found | template | _letters(description)
+
+
+def _id_of(folder: Folder, config: Values, kind: str) -> int | None:
+    """The id of a special token without a text; of several that end texts the first."""
+    stated = (each.values.get(f"{kind}_token_id") for each in (folder.json("config.json"), config))
+    one = next((value for value in stated if type(value) is int), None)
+    return one if one is not None or kind != "eos" else next(iter(_ends(folder, config)), None)
+
+
+def further_ends(folder: Folder, config: Values, found: Mapping[str, Any], n_vocab: int) -> dict[str, Any]:
+    """The key of ggplug's of all tokens that end texts, if there are others than those with a key of llama.cpp's."""
+    ends = [token for token in _ends(folder, config) if 0 <= token < n_vocab]
+    named = {found.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")}
+    return {} if named.issuperset(ends) else {ENDING: np.array(ends, np.uint32)}
+
+
+def _ends(folder: Folder, config: Values) -> list[int]:
+    """The ids that end texts by ``generation_config.json``, else by a list in ``config.json``.  Raises ModelError.
+
+    A single id in ``config.json`` is only that of the EOS, which the tokenizer's settings may say otherwise.
+    """
+    whole, generation = folder.json("config.json"), folder.optional_json("generation_config.json")
+    key = "eos_token_id"
+    if generation is not None and generation.values.get(key) is not None:
+        holder = generation
+    else:
+        holder = next((each for each in (whole, config) if isinstance(each.values.get(key), list)), Values({}))
+    ends = holder.values.get(key, [])
+    listed = ends if isinstance(ends, list) else [ends]
+    if not all(type(each) is int for each in listed):
+        raise holder.refused(key, "the id of a token, or an array of ids")
+    return listed
 
 
 def _default(texts: dict[str, str], kind: str, other: str) -> None:

@@ -26,6 +26,9 @@ STRIPS = "tokenizer.ggml.token_strips"
 
 STRIPS_LEFT, STRIPS_RIGHT = 1, 2
 
+ENDING = "tokenizer.ggml.end_token_ids"
+"""A key of ggplug's: the ids of tokens that end texts, in addition to those that llama.cpp finds."""
+
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""
 
@@ -274,7 +277,18 @@ class Vocabulary:
         if among("</s>") and among("<|tool_response>", "<|plamo:eos|>"):
             ends.discard(self.ids["</s>"])
             self.attributes[self.ids["</s>"]] = Attribute.NORMAL
-        return frozenset(ends)
+        return frozenset(ends | self._listed_ends())
+
+    def _listed_ends(self) -> set[int]:
+        """The ends of :data:`ENDING`; those that are found in texts are special tokens."""
+        found = self.values.integers(ENDING, None, length=np.size(self.values.values.get(ENDING, ())))
+        ends: set[int] = set() if found is None else set(found.tolist())
+        if not all(0 <= each < len(self.texts) for each in ends):
+            raise self.values.refused(ENDING, f"ids from 0 to {len(self.texts) - 1}")
+        for each in ends:
+            if self.attributes[each] & FOUND_IN_TEXT:
+                self.attributes[each] |= Attribute.CONTROL
+        return ends
 
     def _known_by_name(self) -> None:
         """Sets which tokens remove white space: by the name of the model, if the file does not say it."""

@@ -1,0 +1,78 @@
+"""Special tokens of folders: which of them end texts, and which are put around texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_models_convert_families import changed, made, read
+
+import ggplug_models
+from ggplug.errors import ModelError
+from ggplug_models import load_tokenizer
+from ggplug_models.tokenizers.vocabulary import ENDING
+
+# -- tokens that end texts -------------------------------------------------------------------------
+
+NAMED = {"<|endoftext|>", "<|im_end|>"}
+"""The texts of tokens of the folder qwen2 that end texts in any file."""
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "text", "eos", "further"),
+    [
+        (2, None, "<|im_end|>", "<|im_end|>", set()),
+        ([290, 299, 10], None, "<|im_end|>", "<|im_end|>", {290, 299, 10}),
+        (2, [288, 298, 290], "<|im_end|>", "<|im_end|>", {288, 290}),
+        (2, 291, "<|im_end|>", "<|im_end|>", {291}),
+        ([290, 299], [288, 291], "<|im_end|>", "<|im_end|>", {288, 291}),
+        ([4000, 290], None, "<|im_end|>", "<|im_end|>", {290}),
+        (290, None, None, 290, {290}),
+        ([290, 299], None, None, 290, {290, 299}),
+        ([290, 299], [288, 291], None, 288, {288, 291}),
+        (None, [288, 291], None, 288, {288, 291}),
+    ],
+)
+def test_texts_end_at_each_token_that_the_settings_list(
+    config: Any, generation: Any, text: str | None, eos: str | int, further: set[int], tmp_path: Path
+) -> None:
+    folder = made("qwen2", tmp_path)
+    changed(folder, "config.json", eos_token_id=config)
+    changed(folder, "tokenizer_config.json", eos_token=text)
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}), "utf-8")
+    tokenizer = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    ids = tokenizer.vocabulary.ids
+    assert tokenizer.eos == (ids[eos] if isinstance(eos, str) else eos)
+    assert tokenizer.ends == {ids[each] for each in NAMED} | further
+
+
+def test_the_settings_of_a_model_that_sees_say_what_ends_texts(tmp_path: Path) -> None:
+    folder = made("gemma3", tmp_path)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    outer = {"model_type": "gemma3", "text_config": config, "eos_token_id": [1, 106]}
+    (folder / "config.json").write_text(json.dumps(outer), "utf-8")
+    assert {1, 106} <= load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf")).ends
+
+
+@pytest.mark.parametrize("value", ["2", [2, "3"], [True], 2.5])
+def test_what_is_no_id_of_a_token_is_refused(value: Any, tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}), "utf-8")
+    with pytest.raises(
+        ModelError, match=r"generation_config\.json: eos_token_id must be the id of a token, or an array"
+    ):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_ends_in_a_file_are_tokens_of_it_and_no_text(tmp_path: Path) -> None:
+    metadata = read(ggplug_models.convert(made("qwen2", tmp_path), tmp_path / "out.gguf"))
+    tokenizer = load_tokenizer({**metadata, ENDING: np.array([299, 290], np.uint32)})
+    assert {290, 299} <= tokenizer.ends
+    assert tokenizer.decode([290, 299], skip_special=True) == tokenizer.decode([290])
+    for odd in (np.array([4000]), np.array([[1]]), 7):
+        with pytest.raises(ModelError, match=r"tokenizer\.ggml\.end_token_ids must be"):
+            load_tokenizer({**metadata, ENDING: odd})
