@@ -58,7 +58,7 @@ def directions_of(
 def _differences(model: Decoder, pair: tuple[str, str], number: int) -> list[Floats]:
     """For each block but the last, how its outputs for two texts differ: (n, n_embd), of tokens where they do."""
     tokenizer = model.tokenizer
-    texts = [tokenizer.encode(text, add_special=tokenizer.vocabulary.add_bos, parse_special=True) for text in pair]
+    texts = [tokenizer.encode(text, add_special=bool(tokenizer.vocabulary.before), parse_special=True) for text in pair]
     longest = max(map(len, texts))
     if not min(map(len, texts)) or longest > model.n_ctx:
         raise ParameterError(

@@ -45,14 +45,15 @@ OURS = {
     "orion.rope.freq_base",
     *("deepseek.expert_weights_norm", "qwen3moe.expert_weights_norm"),
     *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
-    "tokenizer.ggml.end_token_ids",
+    *("tokenizer.ggml.end_token_ids", "tokenizer.ggml.tokens_before"),
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
 MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for Mistral Small 4 by how much
 queries grow; for EXAONE 3, Qwen 1 and ModernBERT the
 epsilon under the key that their models need; for Orion an unusual base of RoPE; for llama-embed the folder's pooling;
 for mixtures whether expert weights are normalised, where that is not what llama.cpp does; for byte pairs what changes
-tokens and llama.cpp has no keys for; the tokens that end texts, where they are more than llama.cpp has keys for."""
+tokens and llama.cpp has no keys for; the tokens that end texts, and those before texts, where they are more than
+llama.cpp has keys for."""
 
 OURS_OF = {"xverse": {"tokenizer.ggml.scores", "tokenizer.ggml.add_space_prefix"}}
 """Keys that ggplug adds for one folder: the order of XVERSE's merges, without which words have other tokens."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_models_convert_families import changed, made, read
+from test_models_convert_families import changed, check_refused, made, read, tokenizer_says
 
 import ggplug_models
 from ggplug.errors import ModelError
 from ggplug_models import load_tokenizer
-from ggplug_models.tokenizers.vocabulary import ENDING
+from ggplug_models.tokenizers.vocabulary import AFTER, BEFORE, ENDING
 
 # -- tokens that end texts -------------------------------------------------------------------------
 
@@ -76,3 +76,65 @@ def test_ends_in_a_file_are_tokens_of_it_and_no_text(tmp_path: Path) -> None:
     for odd in (np.array([4000]), np.array([[1]]), 7):
         with pytest.raises(ModelError, match=r"tokenizer\.ggml\.end_token_ids must be"):
             load_tokenizer({**metadata, ENDING: odd})
+
+
+# -- tokens around texts ---------------------------------------------------------------------------
+
+FIRST = {"qwen2": "<|im_start|>", "llama3": "<|begin_of_text|>", "glm4": "[gMASK]", "nomic-bert-moe": "<s>"}
+LAST = {"qwen2": "<|im_end|>", "llama3": "<|eot_id|>", "glm4": "<|user|>", "nomic-bert-moe": "</s>"}
+
+
+def template(single: str, ids: dict[str, int]) -> dict[str, Any]:
+    """A template of ``tokenizer.json``.  ``single``: its special tokens, and ``$A`` for the text."""
+
+    def entry(part: str) -> dict[str, Any]:
+        return {"Sequence" if part == "$A" else "SpecialToken": {"id": part.removeprefix("$"), "type_id": 0}}
+
+    special = {each: {"id": each, "ids": [ids[each]], "tokens": [each]} for each in single.split() if each != "$A"}
+    parts = [entry(part) for part in single.split()]
+    pair = [*parts, {"Sequence": {"id": "B", "type_id": 1}}]
+    return {"type": "TemplateProcessing", "single": parts, "pair": pair, "special_tokens": special}
+
+
+@pytest.mark.parametrize("single", ["$A", "F $A", "$A L", "F $A L", "F L $A", "F F $A", "L $A", "$A F L", "L F $A F F"])
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "glm4", "nomic-bert-moe"])
+def test_the_tokens_around_texts_are_those_of_the_template(name: str, single: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    single = single.replace("F", FIRST[name]).replace("L", LAST[name])
+
+    def says(content: Any) -> None:
+        ids = {each["content"]: each["id"] for each in content["added_tokens"]}
+        content["post_processor"] = template(single, ids)
+
+    theirs = tokenizer_says(folder, says)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in ("The dog", ""):
+        assert ours.encode(text, add_special=True) == theirs.encode(text).ids
+    before = ours.vocabulary.before
+    assert [*before, *ours.vocabulary.after] == theirs.encode("").ids
+    written = "".join(ours.vocabulary.texts[each] for each in before)
+    assert ours.prompt(f"{written}dog") == ours.prompt("dog") == [*before, *ours.encode("dog")]
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (template("$A $A", {}), "single must be one text, with or without special tokens before and after it"),
+        (template("<s>", {"<s>": 1}), "single must be one text"),
+        (
+            template("<s> $A", {"<s>": 4000}),
+            r"special_tokens: <s>: ids must be an array of integers from 0 to \d+, got",
+        ),
+        ({**template("<s> $A", {"<s>": 1}), "special_tokens": {}}, "single must be special tokens of the vocabulary"),
+        ({"type": "Sequence", "processors": 2 * [template("$A", {})]}, "one with a single TemplateProcessing"),
+    ],
+)
+def test_a_template_that_says_no_tokens_around_a_text_is_refused(value: Any, named: str, tmp_path: Path) -> None:
+    check_refused(made("qwen2", tmp_path), ["post_processor"], value, f"post_processor:? .*{named}")
+
+
+def test_tokens_around_texts_in_a_file_are_tokens_of_it(tmp_path: Path) -> None:
+    metadata = read(ggplug_models.convert(made("qwen2", tmp_path), tmp_path / "out.gguf"))
+    for key in (BEFORE, AFTER):
+        with pytest.raises(ModelError, match=f"{key} must be ids from 0 to 335"):
+            load_tokenizer({**metadata, key: np.array([4000])})

@@ -84,7 +84,8 @@ TOKENS = """
 
 Texts end at each token that `eos_token_id` of `generation_config.json` lists, or else a list in `config.json`.  Those
 that llama.cpp has no key for are under `tokenizer.ggml.end_token_ids`, which llama.cpp ignores: there, texts end at the
-EOS, the end of a turn, and tokens that it knows by their texts.
+EOS, the end of a turn, and tokens that it knows by their texts.  In the same way, `tokenizer.ggml.tokens_before` and
+`tokens_after` have the tokens that `tokenizer.json` puts around texts if they are not BOS and EOS alone, as GLM's two.
 """
 
 BEHIND = """

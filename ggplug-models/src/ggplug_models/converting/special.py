@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.tokenizer_json import normalizers
 from ggplug_models.metadata.values import Values
-from ggplug_models.tokenizers.vocabulary import ENDING
+from ggplug_models.tokenizers.vocabulary import AFTER, BEFORE, ENDING, MODEL, TOKENS
 
 KEYS = {
     "bos": "bos",
@@ -84,6 +85,48 @@ def _ends(folder: Folder, config: Values) -> list[int]:
     if not all(type(each) is int for each in listed):
         raise holder.refused(key, "the id of a token, or an array of ids")
     return listed
+
+
+def around(description: Values, found: Mapping[str, Any], n_vocab: int) -> dict[str, Any]:
+    """What the template of ``tokenizer.json`` puts around texts, where llama.cpp's keys in ``found`` do not say it.
+
+    Under keys of ggplug's, but where it puts nothing, under those of llama.cpp.  Raises ModelError.
+    """
+    templates = [step for step in _steps(description) if step.text("type", "") == "TemplateProcessing"]
+    kind = found[MODEL]
+    if not templates or kind == "bert":  # whose whole tokenizer.json is in the file
+        return {}
+    if len(templates) > 1:
+        raise description.refused("post_processor", "one with a single TemplateProcessing")
+    single = templates[0].objects("single")
+    place = next((number for number, entry in enumerate(single) if "Sequence" in entry), None)
+    if place is None or any("Sequence" in entry for entry in single[place + 1 :]):
+        raise templates[0].refused("single", "one text, with or without special tokens before and after it")
+    ids = [_ids(templates[0], _special(entry) or "", found, n_vocab) for entry in single]
+    before, after = [*chain(*ids[:place])], [*chain(*ids[place:])]
+    more: dict[str, Any] = {}
+    for name, key, tokens in (("bos", BEFORE, before), ("eos", AFTER, after)):
+        says = f"tokenizer.ggml.add_{name}_token"
+        if not tokens and says not in found and name == ("eos" if kind == "t5" else "bos"):  # what is added otherwise
+            more[says] = False
+        elif tokens and (tokens != [found.get(f"tokenizer.ggml.{name}_token_id")] or found.get(says) is not True):
+            more[key] = np.array(tokens, np.uint32)
+    return more
+
+
+def _ids(step: Values, token: str, found: Mapping[str, Any], n_vocab: int) -> list[int]:
+    """The ids that a special token of a template stands for; none for that of the text, which is empty."""
+    if not token:
+        return []
+    named = step.inner("special_tokens", Values({}))
+    if token not in named:
+        if token not in found[TOKENS]:
+            raise step.refused("single", f"special tokens of the vocabulary, which has no {token!r}")
+        return [found[TOKENS].index(token)]
+    ids = named.inner(token).values.get("ids")
+    if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < n_vocab for each in ids):
+        raise named.inner(token).refused("ids", f"an array of integers from 0 to {n_vocab - 1}")
+    return ids
 
 
 def _default(texts: dict[str, str], kind: str, other: str) -> None:

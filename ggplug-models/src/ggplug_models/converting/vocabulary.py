@@ -14,7 +14,7 @@ from ggplug.errors import ModelError
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
-from ggplug_models.converting.special import KEYS, chat_template, further_ends, refused_model, special
+from ggplug_models.converting.special import KEYS, around, chat_template, further_ends, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.converting.token_files import LINES, RANKS, WORLD, lines, ranked, world
 from ggplug_models.converting.token_table import BYTE, NORMAL, SPACE_PREFIX, UNKNOWN, USER_DEFINED, TokenTable
@@ -49,6 +49,7 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
             raise ModelError(missing, got=None, wanted=token)
     found |= family.vocabulary(found, config, folder) if family.vocabulary else {}
     found |= further_ends(folder, config, found, n_vocab)
+    found |= around(folder.optional_json("tokenizer.json") or Values({}), found, n_vocab)
     if WHOLE_WORDS in found and found[WHOLE_WORDS] == BY_NAME[found[PRE]].whole_words:
         del found[WHOLE_WORDS]
     return {key: value for key, value in found.items() if value is not None}

@@ -237,10 +237,10 @@ class Writer:
         return self.defaults.max_tokens if asked is None else asked
 
     def _shift(self, asked: Asked, prompt: Sequence[int]) -> Shift | None:
-        """What a full context drops.  The token that begins every text is kept, as llama-server does."""
+        """What a full context drops.  The tokens that begin every text are kept, as llama-server does."""
         if not self.defaults.shifts:
             return None
-        keep = len(prompt) if asked.keep < 0 else asked.keep + self.tokenizer.vocabulary.add_bos
+        keep = len(prompt) if asked.keep < 0 else asked.keep + len(self.tokenizer.vocabulary.before)
         return Shift(keep, asked.discard)
 
     # -- sampling -----------------------------------------------------------------------------------

@@ -170,9 +170,7 @@ class VocabularyTokenizer:
         self.max_length = max_length
         self.n_vocab = n_vocab
         self._tokenizer = tokenizer
-        around_texts = tokenizer.encode("", add_special=True)
-        begins = tokenizer.vocabulary.add_bos and around_texts[:1] == [tokenizer.bos]
-        self._behind = around_texts[1 if begins else 0 :]
+        self._behind = tokenizer.encode("", add_special=True)[len(tokenizer.vocabulary.before) :]
         longest = max(map(len, tokenizer.vocabulary.texts))
         self._characters = 2 * max_length * longest
 

@@ -89,9 +89,10 @@ class Tokenizer(Unique):
     ) -> list[int]:
         """The token ids of a text.
 
-        ``add_special``: add BOS and EOS if the file says so.  ``parse_special``: names of control tokens in the text,
-        such as ``<|im_start|>``, become these tokens; otherwise they are plain text.  ``begins``: False if the text
-        continues another one, so that no space is added before it.  Lone surrogates are replaced by ``?``.
+        ``add_special``: add what the file says around texts, mostly BOS and EOS.  ``parse_special``: names of control
+        tokens in the text, such as ``<|im_start|>``, become these tokens; otherwise they are plain text.  ``begins``:
+        False if the text continues another one, so that no space is added before it.  Lone surrogates are replaced by
+        ``?``.
 
         Raises ParameterError if ``text`` is not a string, ModelError if the vocabulary has no token for it.
         """
@@ -99,9 +100,7 @@ class Tokenizer(Unique):
             raise ParameterError(f"the text to encode must be a string, got {type(text).__name__}", got=type(text))
         add_special = add_special and self._adds
         special = self.vocabulary.special
-        found: list[int] = []
-        if add_special and self.vocabulary.add_bos:
-            found.append(special["bos"])
+        found: list[int] = [*self.vocabulary.before] if add_special else []
         after_special = begins
         for part in self._fragments.of(text, special=parse_special):
             if isinstance(part, int):
@@ -112,20 +111,20 @@ class Tokenizer(Unique):
                 after_special = False
         if add_special and self._word_pieces and "sep" in special:
             found.append(special["sep"])
-        elif add_special and self.vocabulary.add_eos:
-            found.append(special["eos"])
+        elif add_special:
+            found += self.vocabulary.after
         return found
 
     def prompt(self, text: str) -> list[int]:
         """The token ids of a prompt.
 
-        Names of control tokens become these tokens.  BOS is at the beginning if the file says so, and only once if the
-        text begins with it, too.  Nothing is added after the text.  Raises as :meth:`encode` does.
+        Names of control tokens become these tokens.  BOS, or what else the file says, is at the beginning, and only
+        once if the text begins with it, too.  Nothing is added after the text.  Raises as :meth:`encode` does.
         """
-        if not self._adds or not self.vocabulary.add_bos or not isinstance(text, str):
-            return self.encode(text, parse_special=True)  # raises if it is not a string
-        bos = self.vocabulary.special["bos"]
-        return [bos, *self.encode(text.removeprefix(self.vocabulary.texts[bos]), parse_special=True)]
+        before = self.vocabulary.before if self._adds and isinstance(text, str) else []
+        for token in before:
+            text = text.removeprefix(self.vocabulary.texts[token])
+        return [*before, *self.encode(text, parse_special=True)]  # raises if it is not a string
 
     def at_least(self, text: str) -> int:
         """A lower bound of the number of tokens of a text, computed without tokenizing it; 0 if unknown."""

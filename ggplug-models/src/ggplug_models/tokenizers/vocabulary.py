@@ -29,6 +29,9 @@ STRIPS_LEFT, STRIPS_RIGHT = 1, 2
 ENDING = "tokenizer.ggml.end_token_ids"
 """A key of ggplug's: the ids of tokens that end texts, in addition to those that llama.cpp finds."""
 
+BEFORE, AFTER = "tokenizer.ggml.tokens_before", "tokenizer.ggml.tokens_after"
+"""Keys of ggplug's: the ids of the tokens that are added before and after texts, if they are not BOS and EOS alone."""
+
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""
 
@@ -210,6 +213,7 @@ class Vocabulary:
         self.stripped = " \t\n\v\f\r"  # white space as C defines it, as in llama.cpp
         self._known_by_text()
         self.ends = self._ends()
+        self._before, self._after = self._listed(BEFORE), self._listed(AFTER)
         self._known_by_name()
         self.bytes = {n: self._byte(n) for n in self.having(Attribute.BYTE)}
 
@@ -277,18 +281,30 @@ class Vocabulary:
         if among("</s>") and among("<|tool_response>", "<|plamo:eos|>"):
             ends.discard(self.ids["</s>"])
             self.attributes[self.ids["</s>"]] = Attribute.NORMAL
-        return frozenset(ends | self._listed_ends())
-
-    def _listed_ends(self) -> set[int]:
-        """The ends of :data:`ENDING`; those that are found in texts are special tokens."""
-        found = self.values.integers(ENDING, None, length=np.size(self.values.values.get(ENDING, ())))
-        ends: set[int] = set() if found is None else set(found.tolist())
-        if not all(0 <= each < len(self.texts) for each in ends):
-            raise self.values.refused(ENDING, f"ids from 0 to {len(self.texts) - 1}")
-        for each in ends:
+        listed = self._listed(ENDING) or []
+        for each in listed:
             if self.attributes[each] & FOUND_IN_TEXT:
                 self.attributes[each] |= Attribute.CONTROL
-        return ends
+        return frozenset(ends.union(listed))
+
+    def _listed(self, key: str) -> list[int] | None:
+        """The ids of tokens under a key; None without it.  Raises ModelError."""
+        found = self.values.integers(key, None, length=np.size(self.values.values.get(key, ())))
+        if found is None:
+            return None
+        if not all(0 <= each < len(self.texts) for each in found):
+            raise self.values.refused(key, f"ids from 0 to {len(self.texts) - 1}")
+        return [int(each) for each in found]
+
+    @property
+    def before(self) -> list[int]:
+        """The ids of the tokens that are added before texts: BOS, if the file does not say others."""
+        return ([self.special["bos"]] if self.add_bos else []) if self._before is None else self._before
+
+    @property
+    def after(self) -> list[int]:
+        """The ids of the tokens that are added after texts: EOS, if the file does not say others."""
+        return ([self.special["eos"]] if self.add_eos else []) if self._after is None else self._after
 
     def _known_by_name(self) -> None:
         """Sets which tokens remove white space: by the name of the model, if the file does not say it."""

@@ -56,7 +56,7 @@ def gap(writer: Writer, before: str, after: str, extras: Sequence[Extra] = (), p
             param=param,
             code="model_not_supported",
         )
-    ids = [special["bos"]] if tokenizer.vocabulary.add_bos and "bos" in special else []
+    ids = [*tokenizer.vocabulary.before]
     for extra in extras:
         if "fim_sep" in special:
             ids += [special["fim_sep"], *tokenizer.encode(f"{extra.filename}\n{extra.text}")]
