@@ -83,7 +83,7 @@ def test_a_setting_that_files_have_no_key_for_is_refused(name: str, setting: str
         ("gemma3", {"layer_types": None, "sliding_window_pattern": 2}, "attention.sliding_window_pattern", [1, 0]),
         ("granitehybrid", {"layer_types": ["linear_attention", "full_attention"]}, "attention.head_count_kv", [0, 2]),
         ("granitehybrid-attention", {"position_embedding_type": "nope"}, "rope.scaling.finetuned", False),
-        ("granitehybrid-dense", {"shared_intermediate_size": 40}, "feed_forward_length", 40),
+        ("granitehybrid-dense", {"intermediate_size": 40}, "feed_forward_length", 16),
         ("ministral3", {"sliding_window": 12}, "attention.sliding_window", 12),
         ("mpt", {"layer_norm_epsilon": 0.5}, "attention.layer_norm_epsilon", 0.5),
         (

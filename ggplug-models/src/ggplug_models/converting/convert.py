@@ -19,11 +19,12 @@ from ggplug import quants
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFWriter, file_types
 from ggplug.gguf.format import ValueType
+from ggplug.gguf.parse import parse_header
 from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug_models.checks.arguments import check_progress
-from ggplug_models.converting import float8, microscaling, rope, settled
+from ggplug_models.converting import float8, loadable, microscaling, rope, settled
 from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
@@ -118,8 +119,9 @@ def convert(
     the new one is complete, see :class:`ggplug.system.files.NewFile`.
 
     Raises ModelError for a folder with missing files, an unsupported architecture, or invalid values, such as weights
-    to quantise that are NaN, infinite or too large for the type; ParameterError for an unknown type, or if ``out`` is
-    one of the files that are read; FileKindError if ``out`` is not a regular file; other OSErrors.
+    to quantise that are NaN, infinite or too large for the type, and for one whose file would not load; ParameterError
+    for an unknown type, or if ``out`` is one of the files that are read; FileKindError if ``out`` is not a regular
+    file; other OSErrors.
     """
     check_progress(progress)
     kind = str(getattr(type, "name", type)).upper()
@@ -158,6 +160,7 @@ class _Conversion:
     """The metadata and tensors of a folder, in the form of the new file.  Raises ModelError."""
 
     def __init__(self, source: Folder, family: Family, config: Values, weights: Mapping[str, Stored]) -> None:
+        self._path = source.path
         self._config = config
         self._family = family
         self._tensors: list[tuple[str, list[Stored], Change | None]] = []
@@ -232,8 +235,10 @@ class _Conversion:
             plain = kind in (None, "F32", "F16", "BF16")
             writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES["MXFP4" if plain and self.in_blocks else kind or "F16"])
             writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
+            described = []
             for name, values in self._fixed.items():
                 writer.add_tensor(name, values)
+                described.append((name, gg.F32, values.shape[::-1]))
             for name, parts, change in self._tensors:
                 shape = parts[0].shape if change is None else change.shape(parts[0].shape, self._config)
                 ne = (*shape[::-1], len(parts)) if len(parts) > 1 else shape[::-1]
@@ -242,6 +247,8 @@ class _Conversion:
                 into_blocks = type.is_quantized or (kind is None and len(ne) > 1)
                 pieces = self._pieces(encoder, parts, change, type, into_blocks=into_blocks)
                 writer.add_tensor(name, pieces, type, ne)
+                described.append((name, type, ne))
+            loadable.check(parse_header(writer.header(), out).metadata, described, self._path)
             return writer.write(progress)[0]
 
     def _pieces(
