@@ -165,7 +165,7 @@ class _Conversion:
         self._family = family
         self._tensors: list[tuple[str, list[Stored], Change | None]] = []
         experts: dict[str, dict[int, Stored]] = {}
-        tied = config.boolean("tie_word_embeddings", family.architecture.startswith("gemma"))
+        tied = config.boolean("tie_word_embeddings", False)
         for name, stored in weights.items():
             if tied and name == family.head:
                 continue
@@ -188,10 +188,10 @@ class _Conversion:
         names = [name for name, _, _ in self._tensors]
         if "token_embd.weight" not in names:
             raise ModelError(f"{source.path} has no token embeddings among its weights")
-        if config.values.get("tie_word_embeddings") is False and self._lacks_head(source, family, config, names):
+        if config.boolean("tie_word_embeddings", True) is False and self._lacks_head(source, family, config, names):
             raise ModelError(
-                f"{source.path} has no tensor {family.head!r}, although config.json says that it is not tied to the "
-                "token embeddings",
+                f"{source.path} has no tensor {family.head!r}, although by tie_word_embeddings of config.json, or its "
+                "default, it is not tied to the token embeddings",
                 tensor=family.head,
             )
         if twice := next((name for name in names if names.count(name) > 1), None):

@@ -29,12 +29,12 @@ LLAMA3 = (*SCALINGS, "llama3")
 
 
 def settings(config: Values) -> Values:
-    """The base, the type of scaling and its settings in one object; if layers differ, those with full attention."""
+    """The base, the rotated part, the type of scaling and its settings; if layers differ, those with full attention."""
     parameters = _written(config).inner("full_attention", _written(config))
     kinds = (parameters.values.get(name) for name in ("rope_type", "type"))
     kind = next((each for each in kinds if each is not None), "default")
-    original = config.values.get("original_max_position_embeddings")
-    more = {"rope_theta": config.values.get("rope_theta"), "original_max_position_embeddings": original}
+    outside = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+    more = {name: config.values.get(name) for name in outside}
     return Values(
         {**more, **parameters.values, "rope_type": "longrope" if kind == "su" else kind},
         where=parameters.where or config.where,
@@ -199,10 +199,7 @@ def rotated(config: Values) -> int:
     if "qk_rope_head_dim" in config:
         return config.integer("qk_rope_head_dim")
     parameters = settings(config)
-    fraction = parameters.number(
-        "partial_rotary_factor", config.number("partial_rotary_factor", 1.0, at_least=0), at_least=0
-    )
-    return int(fraction * head_dim(config))
+    return int(parameters.number("partial_rotary_factor", 1.0, at_least=0) * head_dim(config))
 
 
 def _original(config: Values) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ggplug_models.converting.defaults import completed
 from ggplug_models.converting.families import (
     bert,
     deltas,
@@ -49,6 +50,9 @@ FAMILIES: dict[str, Family] = {
 }
 """By ``model_type`` of ``config.json``."""
 
+_TIED = "tie_word_embeddings"
+"""The setting that models with several parts have outside of their parts."""
+
 
 def family_of(config: Values) -> tuple[Family, Values]:
     """The family of a model, and the settings of its language model.  Raises ModelError for an unknown family."""
@@ -56,5 +60,8 @@ def family_of(config: Values) -> tuple[Family, Values]:
     if kind not in FAMILIES:
         raise config.refused("model_type", f"one of {', '.join(sorted(FAMILIES))}: no other family is supported")
     family = FAMILIES[kind]
-    settings = config.inner(family.inner, config) if family.inner else config
+    inner = config.inner(family.inner, config) if family.inner else config
+    if inner is not config and completed(config, kind).boolean(_TIED, False):
+        inner = Values({**inner.values, _TIED: True}, where=inner.where)
+    settings = completed(inner, kind)
     return next((other for fits, other in family.variants if fits(settings)), family), settings

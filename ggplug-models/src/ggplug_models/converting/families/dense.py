@@ -81,7 +81,7 @@ def _exaone4(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _glm4(config: Values, folder: Folder) -> dict[str, Any]:
-    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 0.5))
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
     return positions(config, folder) | {"rope.dimension_count": int(part * head_dim(config))}
 
 

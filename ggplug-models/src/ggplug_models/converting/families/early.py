@@ -182,9 +182,9 @@ def _codeshell(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _glm(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of GLM 4 as transformers has it."""
-    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 0.5))
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
     return {
-        "rope.freq_base": rope.settings(config).number("rope_theta", 10000.0, at_least=0),
+        "rope.freq_base": rope.settings(config).number("rope_theta", at_least=0),
         "rope.dimension_count": int(head_dim(config) * part),
     }
 

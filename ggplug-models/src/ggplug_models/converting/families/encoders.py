@@ -153,8 +153,8 @@ def _modern_bert(config: Values, folder: Folder) -> dict[str, Any]:
     if "hidden_activation" in config:
         found["hidden_activation"] = config.text("hidden_activation", one_of=GATES)
     return {
-        **rope.keys(config),
         **found,
+        **rope.keys(config),
         **pooled(folder),
         "attention.causal": False,
         "attention.layer_norm_epsilon": config.number("norm_eps", at_least=0),

@@ -55,22 +55,14 @@ def _gemma2(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
-    """The keys of Gemma 3; missing settings have the defaults of the class in transformers."""
     found = rope.keys(config)
-    found.setdefault("rope.freq_base", 1e6)
     if "rope_local_base_freq" in config:
         found.setdefault("rope.freq_base_swa", config.number("rope_local_base_freq", at_least=0))
     if "final_logit_softcapping" in config:
         found["final_logit_softcapping"] = config.number("final_logit_softcapping", at_least=0)
     if config.values.get("sliding_window_pattern") != 1:
         found |= {"attention.sliding_window": config.integer("sliding_window"), **_unusual_windows(config)}
-    return found | {
-        "context_length": config.integer("max_position_embeddings", 131072),
-        "attention.head_count": config.integer("num_attention_heads", 8),
-        "attention.head_count_kv": config.integer("num_key_value_heads", 4),
-        "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6, at_least=0),
-        **dict.fromkeys(WIDTHS, config.integer("head_dim", 256)),
-    }
+    return found | dict.fromkeys(WIDTHS, config.integer("head_dim"))
 
 
 def _unusual_windows(config: Values) -> dict[str, Any]:
@@ -86,12 +78,9 @@ def _unusual_windows(config: Values) -> dict[str, Any]:
 _GEMMA3 = Family(
     "gemma3",
     decoder(*ATTENTION, *MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
-    {
-        "hidden_size": "embedding_length",
-        "num_hidden_layers": "block_count",
-        "intermediate_size": "feed_forward_length",
-    },
-    more=_gemma3,
+    INTEGERS,
+    RMS,
+    _gemma3,
     prefix=r"(?:language_model\.model\.|model\.language_model\.|language_model\.|model\.)?",
     unused=r"(?:.*\.)?(?:vision_tower|multi_modal_projector)\..*",
     inner="text_config",
@@ -106,15 +95,14 @@ _EITHER_WAY = replace(
     _GEMMA3,
     variants=(
         (
-            lambda config: config.boolean("use_bidirectional_attention", False),
+            lambda config: config.boolean("use_bidirectional_attention"),
             replace(_GEMMA3, architecture="gemma-embedding", more=_gemma_embedding),
         ),
     ),
 )
 
-_NESTED_KEYS = {
-    "hidden_size": "embedding_length",
-    "num_hidden_layers": "block_count",
+_GEMMA3N_KEYS = {
+    **{name: key for name, key in INTEGERS.items() if name != "intermediate_size"},
     "hidden_size_per_layer_input": "embedding_length_per_layer_input",
 }
 
@@ -197,13 +185,13 @@ def _gemma4(config: Values, folder: Folder) -> dict[str, Any]:
         **dict.fromkeys(WIDTHS, wide),
         **{f"{key}_swa": narrow for key in WIDTHS},
         "embedding_length_per_layer_input": config.integer("hidden_size_per_layer_input", 0, at_least=0),
-        "attention.head_count_kv": config.integer("num_key_value_heads", 4),
+        "attention.head_count_kv": config.integer("num_key_value_heads"),
     }
     heads = _wide(config, "num_key_value_heads", "num_global_key_value_heads")
     if heads is not None:
         narrow_heads = config.integer("num_key_value_heads")
         found["attention.head_count_kv"] = np.array([narrow_heads if each else heads for each in windows], np.int32)
-    if config.boolean("use_double_wide_mlp", False):
+    if config.boolean("use_double_wide_mlp"):
         found["feed_forward_length"] = np.array([width] * (n - shared) + [2 * width] * shared, np.int32)
     if "final_logit_softcapping" in config:
         found["final_logit_softcapping"] = config.number("final_logit_softcapping", at_least=0)
@@ -282,8 +270,9 @@ _GEMMA3N = Family(
         ),
         Tensors(LAYER + r"altup\.correct_output_scale", r"blk.\1.altup_correct_scale.weight", Change(_scale_or_one)),
     ),
-    _NESTED_KEYS,
-    more=_gemma3n,
+    _GEMMA3N_KEYS,
+    RMS,
+    _gemma3n,
     prefix=_GEMMA3.prefix,
     unused=r"(?:.*\.)?(?:vision_tower|audio_tower|embed_vision|embed_audio)\..*",
     inner="text_config",

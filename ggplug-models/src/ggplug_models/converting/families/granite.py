@@ -52,11 +52,11 @@ def _granite(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _mixture(config: Values, folder: Folder) -> dict[str, Any]:
     found = _granite(config, folder) | {
-        "expert_count": config.integer("num_local_experts", 0, at_least=0),
-        "expert_used_count": config.integer("num_experts_per_tok", 0, at_least=0),
+        "expert_count": config.integer("num_local_experts", at_least=0),
+        "expert_used_count": config.integer("num_experts_per_tok", at_least=0),
     }
-    if "shared_intermediate_size" in config:
-        found["expert_shared_feed_forward_length"] = config.integer("shared_intermediate_size")
+    if shared := config.integer("shared_intermediate_size", 0, at_least=0):
+        found["expert_shared_feed_forward_length"] = shared
     return found
 
 
@@ -115,7 +115,7 @@ def _attends_everywhere(config: Values) -> bool:
 
 
 def _has_experts(config: Values) -> bool:
-    return config.integer("num_local_experts", 0, at_least=0) > 0
+    return config.integer("num_local_experts", at_least=0) > 0
 
 
 def _windows(config: Values, folder: Folder) -> dict[str, Any]:

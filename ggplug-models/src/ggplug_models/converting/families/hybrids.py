@@ -54,7 +54,7 @@ def _lfm2_dense(config: Values, folder: Folder) -> dict[str, Any]:
     width = first_integer(config, "block_ff_dim|intermediate_size")
     if config.boolean("block_auto_adjust_ff_dim"):
         multiple = config.integer("block_multiple_of")
-        width = int(config.number("block_ffn_dim_multiplier", 1.0, at_least=0) * int(2 * width / 3))
+        width = int(config.number("block_ffn_dim_multiplier", at_least=0) * int(2 * width / 3))
         width = -(width // -multiple) * multiple
     return {**_lfm2(config, folder), "feed_forward_length": width}
 
@@ -118,7 +118,7 @@ def _mamba(config: Values, folder: Folder) -> dict[str, Any]:
         raise config.refused("intermediate_size", f"twice hidden_size ({width})")
     return {
         **_without_attention(config),
-        "ssm.conv_kernel": config.integer("conv_kernel", 4),
+        "ssm.conv_kernel": config.integer("conv_kernel"),
         "ssm.inner_size": 2 * width,
         "ssm.time_step_rank": _rank(config, "time_step_rank"),
         "ssm.dt_b_c_rms": config.text("model_type") == "falcon_mamba",
@@ -133,15 +133,15 @@ def _rank(config: Values, setting: str) -> int:
 
 
 def _mamba2(config: Values, folder: Folder) -> dict[str, Any]:
-    inner, head = config.integer("expand", 2) * config.integer("hidden_size"), config.integer("head_dim", 64)
+    inner, head = config.integer("expand") * config.integer("hidden_size"), config.integer("head_dim")
     if inner % head:
         raise config.refused("head_dim", f"a divisor of the inner width ({inner})")
     return {
         **_without_attention(config),
-        "ssm.conv_kernel": config.integer("conv_kernel", 4),
+        "ssm.conv_kernel": config.integer("conv_kernel"),
         "ssm.inner_size": inner,
         "ssm.time_step_rank": inner // head,
-        "ssm.group_count": config.integer("n_groups", 1),
+        "ssm.group_count": config.integer("n_groups"),
     }
 
 
@@ -153,9 +153,9 @@ def _jamba(config: Values, folder: Folder) -> dict[str, Any]:
     attends = (n % period == offset % period and n >= offset for n in range(config.integer("num_hidden_layers")))
     return {
         "attention.head_count_kv": of_blocks(config.integer("num_key_value_heads"), attends),
-        "ssm.conv_kernel": config.integer("mamba_d_conv", 4),
+        "ssm.conv_kernel": config.integer("mamba_d_conv"),
         "ssm.inner_size": config.integer("mamba_expand") * config.integer("hidden_size"),
-        "ssm.state_size": config.integer("mamba_d_state", 16),
+        "ssm.state_size": config.integer("mamba_d_state"),
         "ssm.time_step_rank": _rank(config, "mamba_dt_rank"),
     }
 
@@ -185,8 +185,9 @@ _JAMBA = (
 
 
 def _falcon_h1(config: Values, folder: Folder) -> dict[str, Any]:
-    config.text("hidden_act", "silu", one_of=("silu",))
-    inner, head = config.integer("mamba_d_ssm"), config.integer("mamba_d_head", 64)
+    config.text("hidden_act", one_of=("silu",))
+    inner, width = config.integer("mamba_d_ssm"), config.values.get("mamba_d_head")
+    head = inner // config.integer("mamba_n_heads") if width == "auto" else config.integer("mamba_d_head")
     if inner % head:
         raise config.refused("mamba_d_head", f"a divisor of mamba_d_ssm ({inner})")
     return {
@@ -197,9 +198,9 @@ def _falcon_h1(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _factor(config: Values, setting: str, part: int | None = None) -> np.float32:
-    """The factor of a setting, or one of several; by default 1."""
+    """The factor of a setting, or one of several."""
     if part is None:
-        return np.float32(config.number(setting, 1.0))
+        return np.float32(config.number(setting))
     found = config.values.get(setting)
     if not isinstance(found, list) or len(found) <= part or not all(type(each) in (int, float) for each in found):
         raise config.refused(setting, f"an array of at least {part + 1} numbers")

@@ -33,13 +33,9 @@ _OF_HEADS = "num_attention_heads|n_head"
 _OF_WIDTH = "hidden_size|n_embed|n_embd"
 
 
-def _rotated(config: Values, default: float) -> int:
+def _rotated(config: Values) -> int:
     """The number of elements of a head that are rotated."""
-    part = rope.settings(config).number("partial_rotary_factor", None, at_least=0)
-    if part is None:
-        part = next(
-            (config.number(each) for each in ("partial_rotary_factor", "rotary_pct") if each in config), default
-        )
+    part = rope.settings(config).number("partial_rotary_factor", config.number("rotary_pct", 1.0), at_least=0)
     return int(part * head_dim(config))
 
 
@@ -66,16 +62,15 @@ def _cohere2(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _phi(config: Values, folder: Folder) -> dict[str, Any]:
     heads = config.integer("num_attention_heads")
-    return {**rope.base(config), "attention.head_count_kv": heads, "rope.dimension_count": _rotated(config, 1.0)}
+    return {**rope.base(config), "attention.head_count_kv": heads, "rope.dimension_count": _rotated(config)}
 
 
 _PARALLEL = (*ATTENTION, *HEAD_NORMS, *MLP, NORMS[0])
 
 
 def _stablelm(config: Values, folder: Folder) -> dict[str, Any]:
-    parallel = config.boolean("use_parallel_residual", True)
-    rotated = _rotated(config, 0.25)
-    return {**rope.base(config), "rope.dimension_count": rotated, "use_parallel_residual": parallel}
+    parallel = config.boolean("use_parallel_residual")
+    return {**rope.base(config), "rope.dimension_count": _rotated(config), "use_parallel_residual": parallel}
 
 
 def _nemotron(config: Values, folder: Folder) -> dict[str, Any]:
@@ -86,7 +81,7 @@ def _nemotron(config: Values, folder: Folder) -> dict[str, Any]:
         **positions(config, folder),
         **({"rope.scaling.type": "none"} if factor is None else linear),
         "vocab_size": config.integer("vocab_size"),
-        "rope.dimension_count": _rotated(config, 0.5),
+        "rope.dimension_count": _rotated(config),
         "attention.layer_norm_rms_epsilon": config.number("norm_eps", at_least=0),
     }
 
@@ -120,7 +115,7 @@ def _joined(values: Array, config: Values) -> Array:
 
 def _falcon_groups(config: Values) -> int:
     """The number of heads of keys, each with its queries."""
-    one = not config.boolean("new_decoder_architecture", False) and config.boolean("multi_query", True)
+    one = not config.boolean("new_decoder_architecture") and config.boolean("multi_query")
     return 1 if one else first_integer(config, "num_kv_heads|n_head_kv", 1)
 
 
@@ -143,8 +138,8 @@ _JOINED = Change(_joined)
 def _gpt_neox(config: Values, folder: Folder) -> dict[str, Any]:
     return {
         **rope.base(config),
-        "rope.dimension_count": _rotated(config, 0.25),
-        "use_parallel_residual": config.boolean("use_parallel_residual", True),
+        "rope.dimension_count": _rotated(config),
+        "use_parallel_residual": config.boolean("use_parallel_residual"),
     }
 
 
@@ -165,7 +160,7 @@ def _falcon(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _bigcode(config: Values, folder: Folder) -> dict[str, Any]:
-    if not config.boolean("multi_query", True):
+    if not config.boolean("multi_query"):
         raise config.refused("multi_query", "true: files have one head of keys and values")
     return {"feed_forward_length": 4 * config.integer("n_embd"), "attention.head_count_kv": 1}
 
@@ -183,8 +178,8 @@ def _mpt(config: Values, folder: Folder) -> dict[str, Any]:
     clamp = {"attention.clamp_kqv": attention.number("clip_qkv", at_least=0)} if "clip_qkv" in attention else {}
     return {
         **clamp,
-        "feed_forward_length": config.integer("expansion_ratio", 4) * width,
-        "attention.layer_norm_epsilon": config.number("layer_norm_epsilon", 1e-5, at_least=0),
+        "feed_forward_length": config.integer("expansion_ratio") * width,
+        "attention.layer_norm_epsilon": config.number("layer_norm_epsilon", at_least=0),
         "attention.max_alibi_bias": attention.number("alibi_bias_max", 8.0, at_least=0),
     }
 

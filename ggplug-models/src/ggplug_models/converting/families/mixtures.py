@@ -138,7 +138,7 @@ _LLAMA4 = Family(
 
 def _glm4_moe(config: Values, folder: Folder) -> dict[str, Any]:
     n, ahead = config.integer("num_hidden_layers"), config.integer("num_nextn_predict_layers", None, at_least=0)
-    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 0.5))
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
     return {
         **positions(config, folder),
         **routing(config),
@@ -170,12 +170,12 @@ def _exaone_moe(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _ernie45_moe(config: Values, folder: Folder) -> dict[str, Any]:
-    shared = config.integer("moe_num_shared_experts", 0, at_least=0)
+    shared = config.integer("moe_num_shared_experts", at_least=0)
     width = config.integer("intermediate_size") // config.integer("num_key_value_heads")
     return {
         **positions(config, folder),
         "leading_dense_block_count": config.integer("moe_layer_start_index", at_least=0),
-        **({"expert_shared_count": shared} if "moe_num_shared_experts" in config else {}),
+        "expert_shared_count": shared,
         **({"expert_shared_feed_forward_length": width} if shared else {}),
     }
 
@@ -274,7 +274,7 @@ def _bailing(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _bailing2(config: Values, folder: Folder) -> dict[str, Any]:
     n, ahead = config.integer("num_hidden_layers"), config.integer("num_nextn_predict_layers", None, at_least=0)
-    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 0.5))
+    part = rope.settings(config).number("partial_rotary_factor", 0.5, at_least=0)
     width = config.integer("moe_intermediate_size") * config.integer("num_shared_experts")
     return {
         **positions(config, folder),

@@ -65,10 +65,8 @@ def _ahead(config: Values) -> dict[str, Any]:
 
 
 def _cohere2_moe(config: Values, folder: Folder) -> dict[str, Any]:
-    shared, wide = config.integer("num_shared_experts", 0, at_least=0), config.integer("intermediate_size")
+    shared, wide = config.integer("num_shared_experts", at_least=0), config.integer("intermediate_size")
     found = windows(config, folder) | _ahead(config)
-    if "expert_selection_fn" in config:
-        found["expert_gating_func"] = GATING[config.text("expert_selection_fn", one_of=("softmax", "sigmoid"))]
     if shared:
         found |= {"expert_shared_count": shared, "expert_shared_feed_forward_length": shared * wide}
     return {
@@ -76,21 +74,22 @@ def _cohere2_moe(config: Values, folder: Folder) -> dict[str, Any]:
         "vocab_size": config.integer("vocab_size"),
         "expert_feed_forward_length": wide,
         "leading_dense_block_count": _first_dense(config),
-        "expert_weights_norm": config.boolean("norm_topk_prob", False),
+        "expert_gating_func": GATING[config.text("expert_selection_fn", one_of=("softmax", "sigmoid"))],
+        "expert_weights_norm": config.boolean("norm_topk_prob"),
         "rope.dimension_count": head_dim(config),
         "rope.scaling.type": "none",
     }
 
 
 def _hy_v3(config: Values, folder: Folder) -> dict[str, Any]:
-    shared = config.integer("num_shared_experts", 1) * config.integer("moe_intermediate_size")
+    shared = config.integer("num_shared_experts") * config.integer("moe_intermediate_size")
     return {
         **positions(config, folder),
         **_ahead(config),
         **SIGMOID,
         "expert_shared_feed_forward_length": shared,
         "expert_weights_norm": config.boolean("route_norm", True),
-        "expert_weights_scale": config.number("router_scaling_factor", 1.0, at_least=0),
+        "expert_weights_scale": config.number("router_scaling_factor", at_least=0),
     }
 
 
@@ -136,7 +135,7 @@ def _laguna(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _maple(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys; the network clips the gates of experts at a number that is no setting."""
-    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
     return {
         **windows(config, folder),
         "vocab_size": config.integer("vocab_size"),
@@ -243,8 +242,9 @@ def _mimo2(config: Values, folder: Folder) -> dict[str, Any]:
     groups = [config.integer(f"{'swa_' * each}num_key_value_heads") for each in windowed]
     local = {"rope.freq_base_swa": config.number("swa_rope_theta", at_least=0)} if "swa_rope_theta" in config else {}
     scale = config.number("attention_value_scale", None)
-    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    weights = {key: value for key, value in routing(config).items() if key != "expert_weights_norm"}
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
+    unwritten = ("expert_weights_norm", "expert_weights_scale")
+    weights = {key: value for key, value in routing(config).items() if key not in unwritten}
     return {
         **rope.keys(config),
         **local,
