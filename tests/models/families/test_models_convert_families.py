@@ -848,15 +848,39 @@ def test_a_model_that_sees_is_converted_by_its_part_that_reads(name: str, kind: 
         ]
 
 
-def test_a_tied_head_is_left_out_and_another_is_kept(tmp_path: Path) -> None:
-    folder = made("qwen3", tmp_path)
-    recorded = expected("qwen3")
-    shape = recorded["weights"]["model.embed_tokens.weight"]
-    formula.write_folder(folder, {**recorded["weights"], "lm_head.weight": shape}, "BF16", 1)
-    for tied in (True, False):
-        changed(folder, "config.json", tie_word_embeddings=tied)
+def with_head(name: str, tmp_path: Path, *, same: bool) -> Path:
+    """A folder that has an output matrix, the table of embeddings or another one, and says that it is tied."""
+    folder, content = made(name, tmp_path), {}
+    for each, shape in {**expected(name)["weights"], "lm_head.weight": None}.items():
+        table = "model.embed_tokens.weight" if same and each == "lm_head.weight" else each
+        shape = shape or expected(name)["weights"]["model.embed_tokens.weight"]
+        content[each] = ("BF16", tuple(shape), formula.stored(formula.weights(table, shape), "BF16"))
+    formula.save(folder / "model.safetensors", content)
+    changed(folder, "config.json", tie_word_embeddings=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma2"])
+def test_a_tied_head_is_left_out_unless_its_values_are_not_those_of_the_embeddings(name: str, tmp_path: Path) -> None:
+    for same in (True, False):
+        folder = with_head(name, tmp_path / str(same), same=same)
         with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
-            assert ("output.weight" in reader.tensors) is not tied
+            found = {each: bytes(reader.data(info)) for each, info in reader.tensors.items()}
+        assert ("output.weight" in found) is not same
+        assert found.get("output.weight") != found["token_embd.weight"]
+
+
+def test_a_tied_head_that_another_factor_makes_is_written(tmp_path: Path) -> None:
+    folder, weights = made("falcon-h1", tmp_path), dict(expected("falcon-h1")["weights"])
+    del weights["lm_head.weight"]
+    formula.write_folder(folder, weights, "F32", 1)
+    changed(folder, "config.json", tie_word_embeddings=True, embedding_multiplier=4.0, lm_head_multiplier=0.5)
+    with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+        table, head = (
+            np.frombuffer(reader.data(reader.tensors[f"{name}.weight"]), np.float32)
+            for name in ("token_embd", "output")
+        )
+    assert np.array_equal(table, 8 * head)
 
 
 def test_a_head_that_is_not_tied_must_be_there_unless_the_folder_is_of_embeddings(tmp_path: Path) -> None:

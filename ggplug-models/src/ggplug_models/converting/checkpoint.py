@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from ggplug import types
@@ -21,6 +23,9 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _TYPES = {"F64": types.F64, "F32": types.F32, "F16": types.F16, "BF16": types.BF16}
+
+_PIECE = 1 << 22
+"""Number of elements that are compared at a time."""
 
 
 class Stored(NamedTuple):
@@ -38,6 +43,17 @@ class Stored(NamedTuple):
         with unreadable(self.path):
             values: npt.NDArray[Any] = self.file.get_tensor(self.name)
         return values
+
+    def equals(self, other: Stored) -> bool:
+        """Whether both have the same shape and values, of which some rows are read at a time.  Raises ModelError."""
+        if self == other or self.shape != other.shape:
+            return self == other
+        n, step = self.shape[0], max(1, _PIECE // math.prod(self.shape[1:]))
+        with unreadable(self.path), unreadable(other.path):
+            slices = [each.file.get_slice(each.name) for each in (self, other)]
+            return all(
+                np.array_equal(*(each[start : min(start + step, n)] for each in slices)) for start in range(0, n, step)
+            )
 
 
 class Checkpoint:

@@ -96,6 +96,8 @@ _IN_FULL = (
 )
 """Suffixes of the names of tensors that are F32 in all file types, as in llama.cpp."""
 
+_EMBEDDINGS, _OUTPUT = "token_embd.weight", "output.weight"
+
 _PIECE = 1 << 22
 """Number of elements that are encoded at a time."""
 
@@ -165,10 +167,7 @@ class _Conversion:
         self._family = family
         self._tensors: list[tuple[str, list[Stored], Change | None]] = []
         experts: dict[str, dict[int, Stored]] = {}
-        tied = config.boolean("tie_word_embeddings", False)
-        for name, stored in weights.items():
-            if tied and name == family.head:
-                continue
+        for name, stored in self._with_head(family, config, weights).items():
             found = family.targets(name, config)
             if not found:
                 continue
@@ -186,7 +185,7 @@ class _Conversion:
                     experts.setdefault(target.name, {})[target.expert] = stored
         self._tensors += [(name, _all_experts(name, parts), None) for name, parts in experts.items()]
         names = [name for name, _, _ in self._tensors]
-        if "token_embd.weight" not in names:
+        if _EMBEDDINGS not in names:
             raise ModelError(f"{source.path} has no token embeddings among its weights")
         if config.boolean("tie_word_embeddings", True) is False and self._lacks_head(source, family, config, names):
             raise ModelError(
@@ -199,7 +198,7 @@ class _Conversion:
         settled.check(config, family.architecture)
         rope.check(config, family.architecture, family.scalings)
         self._fixed = {**rope.factors(config), **(family.fixed(config) if family.fixed else {})}
-        n_vocab = self._tensors[names.index("token_embd.weight")][1][0].shape[0]
+        n_vocab = self._tensors[names.index(_EMBEDDINGS)][1][0].shape[0]
         name = (config.text("_name_or_path", "") or source.path.resolve().name).rstrip("/").rsplit("/", 1)[-1]
         self._metadata = {
             "general.name": name,
@@ -218,10 +217,27 @@ class _Conversion:
         return {name: type for name, type in stored if type is not None and type.is_quantized}
 
     @staticmethod
+    def _with_head(family: Family, config: Values, weights: Mapping[str, Stored]) -> Mapping[str, Stored]:
+        """The weights with the output matrix that files need.
+
+        They need none if it is tied to the token embeddings, and the same unless the family changes it.
+        """
+        if family.head is None or not config.boolean("tie_word_embeddings", False):
+            return weights
+        others = {name: stored for name, stored in weights.items() if name != family.head}
+        tables = (
+            each for name, each in others.items() if _EMBEDDINGS in (to.name for to in family.targets(name, config))
+        )
+        if (table := next(tables, None)) is None or not weights.get(family.head, table).equals(table):
+            return weights
+        scaled = any(row.target == _OUTPUT and row.change for row in family.tensors)
+        return {**others, family.head: table} if scaled else others
+
+    @staticmethod
     def _lacks_head(source: Folder, family: Family, config: Values, names: list[str]) -> bool:
         """Whether there is no output matrix, although the folder's model predicts tokens and does not embed texts."""
         generates = any(not name.endswith(("Model", "Classification")) for name in config.texts("architectures", []))
-        return family.head is not None and generates and "output.weight" not in names and _POOLING not in source
+        return family.head is not None and generates and _OUTPUT not in names and _POOLING not in source
 
     def write(self, out: Path, kind: str | None, progress: Callable[[int, int], None] | None) -> Path:
         """Writes the file.  ``kind``: the type of matrices; None keeps the types of the folder."""

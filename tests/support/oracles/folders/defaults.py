@@ -1,4 +1,4 @@
-"""``python -m oracles.folders.defaults``: records what settings are in transformers where ``config.json`` leaves them out.
+"""``python -m oracles.folders.defaults``: records the settings that ``config.json`` may leave out.
 
 It writes ``ggplug_models/converting/defaults.json``: for each ``model_type`` that has a converter and a class in
 ``transformers``, and for the text part of those with several, the class's defaults of the settings that converters
