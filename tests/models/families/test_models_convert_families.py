@@ -950,6 +950,40 @@ def test_a_setting_that_the_network_does_not_follow_is_refused(
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
+_YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize(
+    ("names", "setting", "scaling"),
+    [
+        ("deepseek2 deepseek3 deepseek32 glm-dsa", "factor", {"rope_type": "linear", "factor": 3.0}),
+        ("deepseek2 deepseek3 deepseek32 glm-dsa mistral4", "mscale_all_dim", _YARN),
+        ("deepseek2 glm-dsa", "mscale_all_dim", {**_YARN, "mscale": 1.0, "mscale_all_dim": 0}),
+        ("deepseek2 glm-dsa", "mscale", {**_YARN, "mscale_all_dim": 0.7}),
+        ("minicpm3 plm", "mscale_all_dim", {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}),
+    ],
+)
+def test_a_scaling_with_which_scores_of_latent_attention_grow_otherwise_is_refused(
+    names: str, setting: str, scaling: dict[str, Any], tmp_path: Path
+) -> None:
+    for name in names.split():
+        folder = made(name, tmp_path)
+        changed(folder, "config.json", rope_parameters=scaling)
+        with pytest.raises(ModelError, match=rf"config\.json: rope_parameters: {setting} must be "):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", ["minicpm3", "plm", "kimi-linear"])
+@pytest.mark.parametrize("scaling", [{"rope_type": "linear", "factor": 3.0}, _YARN], ids=["linear", "yarn"])
+def test_a_scaling_changes_no_scores_of_latent_attention_where_it_does_not_in_llama_cpp(
+    name: str, scaling: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "config.json", rope_parameters=scaling)
+    with ggplug_models.load(ggplug_models.convert(folder, tmp_path / "out.gguf"), ["CPU"], pack=False) as model:
+        assert model.scale == model.d_k**-0.5
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

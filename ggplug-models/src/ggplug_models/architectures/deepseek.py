@@ -41,6 +41,9 @@ class DeepSeek2(Transformer, Decoder):
     grows: ClassVar[bool] = False
     """Whether queries may grow with the position."""
 
+    stretches: ClassVar[bool] = True
+    """Whether scores grow with the factor by which contexts are longer, of any scaling of RoPE."""
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         if hp.number("attention.temperature_scale", 0.0) and not self.grows:
@@ -61,7 +64,7 @@ class DeepSeek2(Transformer, Decoder):
         # Files hold a tenth of the paper's factor; logits grow with the square of the magnitude.
         stretched = math.log(1 / self.rope.scale)
         growth = self.rope.magnitude * (1 + 0.1 * stretched) * (1 + multiplier * stretched)
-        self.scale = growth**2 * self.d_k**-0.5
+        self.scale = (growth**2 if self.stretches else 1) * self.d_k**-0.5
 
     def kind(self, number: int) -> Kind:
         if self.apart:
@@ -211,6 +214,8 @@ class Mistral4(GrowingQueries, DeepSeek2):
 class Plm(DeepSeek2):
     """PLM (arXiv:2503.12167): latent attention, and a network with squared ReLU and without a gate."""
 
+    stretches = False
+
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         return plain(block.weights, x, self.n_ff[block.number], relu_squared)
 
@@ -220,6 +225,7 @@ class MiniCpm3(DeepSeek2):
     """MiniCPM 3 (OpenBMB, 2024): latent attention, with MiniCPM's factors on embeddings, residuals and logits."""
 
     rope_mode = RopeMode.NEOX
+    stretches = False
 
     def embedding(self, inputs: Inputs) -> Tensor:
         return gg.scale(super().embedding(inputs), 12.0)

@@ -24,10 +24,10 @@ class KimiLinear(DeepSeek2):
     needs = ("exp_probs_b.bias",)
     all_attend = False
     normalized_experts = True
+    stretches = False
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.scale = self.d_k**-0.5
         self.taps = hp.integer("ssm.conv_kernel", at_least=2)
         self.d_delta = hp.integer("kda.head_dim")
         self.n_inner = self.d_delta * self.n_head

@@ -45,8 +45,11 @@ class Stored(NamedTuple):
         return values
 
     def equals(self, other: Stored) -> bool:
-        """Whether both have the same shape and values, of which some rows are read at a time.  Raises ModelError."""
-        if self == other or self.shape != other.shape:
+        """Whether both have the same shape and values, of which some rows are read at a time.  Raises ModelError.
+
+        Those of a quantised tensor are taken to be others.
+        """
+        if self == other or self.shape != other.shape or not {self.dtype, other.dtype} <= _TYPES.keys():
             return self == other
         n, step = self.shape[0], max(1, _PIECE // math.prod(self.shape[1:]))
         with unreadable(self.path), unreadable(other.path):

@@ -49,13 +49,30 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
     }
     if not found.get("expert_weights_norm", True):
         del found["expert_weights_norm"]
+    return found | _growth(config)
+
+
+def _growth(config: Values) -> dict[str, Any]:
+    """The key of by how much YaRN makes scores grow; llama.cpp's graph lets them grow with any scaling."""
     scaling = rope.settings(config)
-    if "mscale_all_dim" in scaling:
-        of_all = scaling.number("mscale_all_dim")
-        if scaling.number("mscale") != of_all:
-            raise scaling.refused("mscale", f"mscale_all_dim ({of_all:g}): GGUF files have one key for both")
-        found["rope.scaling.yarn_log_multiplier"] = 0.1 * of_all
-    return found
+    kind, grows = scaling.text("rope_type"), "GGUF files of models with latent attention make scores grow with it"
+    if kind == "linear" and scaling.number("factor") != 1:
+        raise scaling.refused("factor", f"1 where the scaling is linear: {grows}")
+    if kind != "yarn":
+        return {}
+    of_all = scaling.number("mscale_all_dim", 0.0, at_least=0)
+    if not of_all:
+        raise scaling.refused("mscale_all_dim", f"a positive number where the scaling is YaRN's: {grows}")
+    if scaling.number("mscale", None) != of_all:
+        raise scaling.refused("mscale", f"mscale_all_dim ({of_all:g}): GGUF files have one key for both")
+    return {"rope.scaling.yarn_log_multiplier": 0.1 * of_all}
+
+
+def _check_no_growth(config: Values) -> None:
+    """Raises ModelError if YaRN makes scores grow, where files have no key for it and networks let none grow."""
+    scaling = rope.settings(config)
+    if scaling.number("mscale_all_dim", 0.0):
+        raise scaling.refused("mscale_all_dim", "0: GGUF files of these models have no key for it")
 
 
 def _last_blocks(name: str, config: Values) -> str:
@@ -118,6 +135,7 @@ _INDEXER = layers(
 
 
 def _plm(config: Values, folder: Folder) -> dict[str, Any]:
+    _check_no_growth(config)
     found = latent.keys(config)
     return {
         **rope.keys(config),
@@ -130,6 +148,7 @@ def _plm(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _minicpm3(config: Values, folder: Folder) -> dict[str, Any]:
+    _check_no_growth(config)
     found = latent.keys(config)
     return {
         **rope.base(config),
