@@ -23,6 +23,8 @@ def metadata(folder: Path, tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "settings", "key", "value"),
     [
+        ("afmoe", "score_func route_norm", "afmoe.expert_gating_func", 2),
+        ("afmoe", "score_func route_norm", "afmoe.expert_weights_norm", True),
         ("apertus", "rope_parameters", "apertus.rope.freq_base", 12e6),
         ("cohere2moe", "expert_selection_fn", "cohere2moe.expert_gating_func", 1),
         ("cohere2moe", "norm_topk_prob", "cohere2moe.expert_weights_norm", True),

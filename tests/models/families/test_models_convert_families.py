@@ -352,6 +352,8 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
     ("name", "setting", "value"),
     [
         ("lfm2", "layer_types", ["conv"]),
+        ("lfm2", "conv_bias", True),
+        ("lfm2moe", "conv_bias", True),
         ("granitehybrid", "layer_types", ["mamba", "other"]),
         ("nemotron_h", "hybrid_override_pattern", "M?*"),
         ("kimi-linear", "linear_attn_config", {"full_attn_layers": [3]}),

@@ -42,6 +42,8 @@ _ATTENDS = "full_attention"
 
 def _lfm2(config: Values, folder: Folder) -> dict[str, Any]:
     kinds = for_blocks(config, "layer_types", ("conv", _ATTENDS))
+    if config.boolean("conv_bias"):
+        raise config.refused("conv_bias", "false: GGUF files of these models have no biases of convolutions")
     return {
         **rope.keys(config),
         "attention.head_count_kv": of_blocks(config.integer("num_key_value_heads"), (k == _ATTENDS for k in kinds)),

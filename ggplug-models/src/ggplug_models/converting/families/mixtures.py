@@ -181,9 +181,8 @@ def _ernie45_moe(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _afmoe(config: Values, folder: Folder) -> dict[str, Any]:
-    found = llama_keys(config, folder) | routing(config)
-    if "route_norm" in config:
-        found["expert_weights_norm"] = config.boolean("route_norm")
+    weights = {"expert_weights_norm": config.boolean("route_norm", True)}
+    found = {**llama_keys(config, folder), **SIGMOID, **routing(config), **weights}
     if "sliding_window" in config:
         found["attention.sliding_window"] = config.integer("sliding_window")
     return found
