@@ -89,6 +89,10 @@ EOS, the end of a turn, and tokens that it knows by their texts.  In the same wa
 """
 
 BEHIND = """
+What `config.json` leaves out has the default of the type's class in transformers, if it has one.  Of the modules that
+Sentence Transformers puts behind a model, files have the pooling (mean, first or last token) and, of EmbeddingGemma, up
+to two linear layers.
+
 ## Architectures that do not load
 
 llama.cpp (the sources of llama-cpp-python 0.3.36) has {count} architectures more.  A file of one of them is refused as

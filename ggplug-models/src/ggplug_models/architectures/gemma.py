@@ -93,7 +93,11 @@ class GemmaEmbedding(NormedHeads, Encoder):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.dense = [hp.integer(key, 0, at_least=0) for key in ("dense_2_feat_out", "dense_3_feat_out")]
+        keys = ("dense_2_feat_out", "dense_3_feat_out")
+        self.dense = [hp.integer(key, 0, at_least=0) for key in keys]
+        last = max((number for number, n in enumerate(self.dense) if n), default=None)
+        if last is not None and self.dense[last] != self.n_embd:
+            raise hp.refused(keys[last], f"the length of the model's vectors ({self.n_embd})")
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.norm(self.w, "output_norm", x)

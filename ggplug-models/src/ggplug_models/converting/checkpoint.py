@@ -66,6 +66,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Folder, single: str = SINGLE) -> None:
+        self.path = folder.path
         self.tensors: dict[str, Stored] = {}
         self._files = ExitStack()
         try:

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
 from ggplug_models.checks.arguments import check_progress
 from ggplug_models.converting import float8, loadable, microscaling, rope, settled
-from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
+from ggplug_models.converting.checkpoint import INDEX, SINGLE, Checkpoint, Stored
+from ggplug_models.converting.embeddings import MODULES, POOLING, modules
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
@@ -50,8 +51,6 @@ FILE_TYPES: dict[str, int] = {
 }
 """Types that all matrices can have, with their ``general.file_type``; mixtures are further types."""
 
-_POOLING = "1_Pooling/config.json"
-
 READ = (
     "config.json",
     "generation_config.json",
@@ -67,7 +66,8 @@ READ = (
     "chat_template.jinja",
     "chat_template.json",
     "sentence_bert_config.json",
-    _POOLING,
+    MODULES,
+    f"{POOLING}/config.json",
     "config_sentence_transformers.json",
 )
 """Files of a folder that are read, if they exist, in addition to those with the weights."""
@@ -133,8 +133,13 @@ def convert(
     check_target(out, [*(source.path / name for name in READ), *source.path.glob("*.safetensors")])
     config = source.json("config.json")
     family, settings = family_of(config)
-    with Checkpoint(source) as weights:
-        conversion = _Conversion(source, family, settings, _plain(weights.tensors, config, settings))
+    with ExitStack() as opened:
+        weights = _plain(opened.enter_context(Checkpoint(source)).tensors, config, settings)
+        conversion = _Conversion(source, family, settings, weights)
+        for number, layer in enumerate(modules(source).dense, 2):
+            behind = Folder(source.path / layer.text("path"))
+            check_target(out, [behind.path / SINGLE])
+            conversion.add(f"dense_{number}.weight", opened.enter_context(Checkpoint(behind)), "linear.weight")
         if kind in FILE_TYPES:
             return conversion.write(Path(out), kind, progress)
         return _mixed(conversion, Path(out), kind, progress)
@@ -210,6 +215,12 @@ class _Conversion:
         multiplied = f"{family.architecture}.rope.scaling.yarn_log_multiplier" in self._metadata
         rope.check_magnitude(config, multiplied=multiplied)
 
+    def add(self, name: str, weights: Checkpoint, stored: str) -> None:
+        """Adds a tensor of another folder."""
+        if stored not in weights.tensors:
+            raise ModelError(f"{weights.path} has no tensor {stored!r}", tensor=stored)
+        self._tensors.append((name, [weights.tensors[stored]], None))
+
     @property
     def in_blocks(self) -> dict[str, gg.types.Type]:
         """The types of the tensors that the folder has in blocks, which stay as they are."""
@@ -237,7 +248,7 @@ class _Conversion:
     def _lacks_head(source: Folder, family: Family, config: Values, names: list[str]) -> bool:
         """Whether there is no output matrix, although the folder's model predicts tokens and does not embed texts."""
         generates = any(not name.endswith(("Model", "Classification")) for name in config.texts("architectures", []))
-        return family.head is not None and generates and _OUTPUT not in names and _POOLING not in source
+        return family.head is not None and generates and _OUTPUT not in names and modules(source).pooling is None
 
     def write(self, out: Path, kind: str | None, progress: Callable[[int, int], None] | None) -> Path:
         """Writes the file.  ``kind``: the type of matrices; None keeps the types of the folder."""

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError
+from ggplug_models.converting import embeddings
 from ggplug_models.converting.checkpoint import Stored
 from ggplug_models.converting.folder import Folder
 from ggplug_models.metadata.values import REQUIRED, Values
-from ggplug_models.networks.texts import DIMENSIONS, PROMPT
 
 Array = npt.NDArray[Any]
 
@@ -76,7 +76,8 @@ class Family:
     ``as_matrices``: pattern of tensors that have the type of matrices, which in files of other families are F32.
     ``splitting``: the family's own names for pre-tokenizers, by their usual names.  ``vocabulary``: returns what is
     different in the metadata of the vocabulary; None leaves a key out.  ``variants``: families with other tables for
-    some models of the type, each with the test of the settings that chooses it.
+    some models of the type, each with the test of the settings that chooses it.  ``dense``: whether linear layers may
+    follow the pooling.
     """
 
     architecture: str
@@ -98,6 +99,7 @@ class Family:
     variants: Sequence[tuple[Callable[[Values], bool], Family]] = ()
     scalings: tuple[str, ...] = SCALINGS
     as_matrices: str = r"(?!)"
+    dense: bool = False
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:
         """The metadata of the file, with keys under ``architecture.``.  Raises ModelError."""
@@ -110,7 +112,10 @@ class Family:
                 found[key] = config.number(name, at_least=0)
         if self.more:
             found |= self.more(config, folder)
-        found |= _embeddings(config, folder)
+        if (dense := embeddings.modules(folder).dense) and not self.dense:
+            names = f"{self.architecture} models have no layers behind the pooling"
+            raise dense[0].refused("type", f"Transformer, Pooling or Normalize: GGUF files of {names}")
+        found |= embeddings.keys(config, folder)
         return {f"{self.architecture}.{key}": value for key, value in found.items()}
 
     def targets(self, name: str, config: Values) -> list[Target]:
@@ -130,20 +135,6 @@ class Family:
         if found or re.fullmatch(self.unused, stem):
             return found
         raise ModelError(f"tensor {name!r} is unknown in {self.architecture} models")
-
-
-def _embeddings(config: Values, folder: Folder) -> dict[str, Any]:
-    """What Sentence Transformers keeps next to a model: prompts by name, and lengths to which vectors may be cut."""
-    about = folder.optional_json("config_sentence_transformers.json")
-    prompts = None if about is None else about.inner("prompts", None)
-    found: dict[str, Any] = {}
-    if prompts is not None:
-        found = {f"{PROMPT}{name}": prompts.text(name) for name in prompts.values}
-    if (lengths := config.values.get("matryoshka_dimensions")) is not None:
-        if not isinstance(lengths, list) or not all(type(each) is int and each > 0 for each in lengths):
-            raise config.refused("matryoshka_dimensions", "a list of positive integers")
-        found[DIMENSIONS] = np.array(lengths, np.uint32)
-    return found
 
 
 def _there(config: Values, setting: str) -> str | None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from ggplug_models.architectures.bert import ACTIVATIONS
-from ggplug_models.converting.families.encoders import pooled, pooling
 from ggplug_models.converting.family import Family, Tensors, apart
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import ANY, INTEGERS, layer, layers
@@ -37,14 +36,14 @@ def _bert(config: Values, folder: Folder) -> dict[str, Any]:
     return {
         "attention.causal": False,
         "hidden_activation": config.text("hidden_act", one_of=ACTIVATIONS),
-        "pooling_type": pooling(folder),
+        "pooling_type": Pooling.MEAN,
     }
 
 
 def _jina2(config: Values, folder: Folder) -> dict[str, Any]:
     config.text("position_embedding_type", one_of=("alibi",))
     config.text("feed_forward_type", "geglu", one_of=("geglu",))
-    return {"attention.causal": False, **pooled(folder)}
+    return {"attention.causal": False}
 
 
 def _types(number: int) -> Any:
@@ -68,7 +67,6 @@ def _jina3(config: Values, folder: Folder) -> dict[str, Any]:
         - config.integer("pad_token_id", -1, at_least=0),
         "rope.freq_base": config.number("rotary_emb_base", 10000.0, at_least=0),
         "attention.causal": False,
-        **pooled(folder),
     }
 
 
@@ -84,7 +82,6 @@ def _nomic(config: Values, folder: Folder) -> dict[str, Any]:
         "context_length": _TRAINED[length],
         "rope.freq_base": config.number("rotary_emb_base", 10000.0, at_least=0),
         "attention.causal": False,
-        **pooled(folder),
     }
     if _has_experts(config):
         found |= {

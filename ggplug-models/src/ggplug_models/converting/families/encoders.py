@@ -30,18 +30,6 @@ from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
 
 
-def pooling(folder: Folder) -> Pooling:
-    """How the vectors of tokens become one; the mean, if the folder does not say it."""
-    modes = folder.optional_json("1_Pooling/config.json")
-    if modes is None or modes.boolean("pooling_mode_mean_tokens", False):
-        return Pooling.MEAN
-    if modes.boolean("pooling_mode_cls_token", False):
-        return Pooling.CLS
-    raise modes.refused(
-        "pooling_mode_mean_tokens", "true, or else pooling_mode_cls_token: no other pooling is supported"
-    )
-
-
 def _t5(config: Values, folder: Folder) -> dict[str, Any]:
     eps = config.number("layer_norm_epsilon", at_least=0)
     return {
@@ -133,11 +121,6 @@ def _classes(config: Values) -> list[str]:
     return config.texts("architectures", [])
 
 
-def pooled(folder: Folder) -> dict[str, Any]:
-    """The key of the pooling, if the folder says one."""
-    return {"pooling_type": pooling(folder)} if "1_Pooling/config.json" in folder else {}
-
-
 _POOLED_CLASSIFIER = {"mean": Pooling.MEAN, "cls": Pooling.CLS}
 
 
@@ -155,7 +138,6 @@ def _modern_bert(config: Values, folder: Folder) -> dict[str, Any]:
     return {
         **found,
         **rope.keys(config),
-        **pooled(folder),
         "attention.causal": False,
         "attention.layer_norm_epsilon": config.number("norm_eps", at_least=0),
         "rope.scaling.type": "none",
@@ -170,7 +152,7 @@ def _modern_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> 
 
 
 def _both_ways(config: Values, folder: Folder) -> dict[str, Any]:
-    return {**positions(config, folder), **pooled(folder), "attention.causal": False, "rope.scaling.type": "none"}
+    return {**positions(config, folder), "attention.causal": False, "rope.scaling.type": "none"}
 
 
 _MODERN_BERT = Family(
@@ -240,7 +222,7 @@ FAMILIES: dict[str, Family] = {
         decoder(*PAIRED_ATTENTION, *MLP, *NORMS),
         INTEGERS,
         RMS,
-        lambda config, folder: llama_keys(config, folder) | pooled(folder),
+        llama_keys,
         head=None,
         scalings=rope.LLAMA3,
     ),

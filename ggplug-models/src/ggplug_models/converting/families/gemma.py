@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ggplug_models.converting import rope
-from ggplug_models.converting.families.encoders import pooled
 from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
@@ -87,16 +86,12 @@ _GEMMA3 = Family(
 )
 
 
-def _gemma_embedding(config: Values, folder: Folder) -> dict[str, Any]:
-    return {**_gemma3(config, folder), **pooled(folder)}
-
-
 _EITHER_WAY = replace(
     _GEMMA3,
     variants=(
         (
             lambda config: config.boolean("use_bidirectional_attention"),
-            replace(_GEMMA3, architecture="gemma-embedding", more=_gemma_embedding),
+            replace(_GEMMA3, architecture="gemma-embedding", dense=True),
         ),
     ),
 )
