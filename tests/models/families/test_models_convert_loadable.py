@@ -22,7 +22,6 @@ from ggplug_models.converting.checkpoint import Stored
             32,
             r"'blk\.0\.ffn_gate\.weight' has ne \(32, 48, 1, 1\); by .* \(32, 32, 1, 1\)",
         ),
-        ("phi2", "tie_word_embeddings", True, r"do not read the tensors 'output\.bias'"),
         ("deepseek3", "n_routed_experts", 3, r"deepseek2\.expert_group_count must be a divisor"),
     ],
 )
