@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -295,3 +296,23 @@ def test_ollama_gets_what_the_model_is(live: Live, model: Decoder) -> None:
     assert details["parameter_size"] == ollama_models._counted(sum(weight.size for weight in model.weights))
     assert details["quantization_level"] == (model.file_type or "")
     assert post(live, "/api/show", {"model": listed["name"]})["details"] == details
+
+
+def test_log_probabilities_of_an_echoed_prompt_end_with_the_text_before_a_stop_string(live: Live) -> None:
+    asked = {"prompt": "hello", "max_tokens": 12, "echo": True, "logprobs": 1, "temperature": 0}
+    (whole,) = post(live, "/v1/completions", asked)["choices"]
+    (plain,) = post(live, "/v1/completions", asked | {"echo": False})["choices"]
+    tokens, prompt = plain["logprobs"]["tokens"], len(whole["logprobs"]["tokens"]) - len(plain["logprobs"]["tokens"])
+    stop = next(each for each in tokens[2:] if each.strip() and each not in "".join(tokens[:2]))
+    (choice,) = post(live, "/v1/completions", asked | {"max_tokens": 200, "stop": [stop]})["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    assert choice["logprobs"]["token_logprobs"][prompt:][:2] == pytest.approx(plain["logprobs"]["token_logprobs"][:2])
+
+
+def test_the_last_event_of_a_stream_repeats_no_probabilities(live: Live) -> None:
+    asked = {"prompt": "hello", "n_predict": 4, "n_probs": 2, "temperature": 0}
+    whole = post(live, "/completion", asked)["completion_probabilities"]
+    raw = live.ask("POST", "/completion", asked | {"stream": True})[2]
+    events = [json.loads(each.removeprefix("data: ")) for each in raw.decode().split("\n\n") if each]
+    assert [each for event in events for each in event.get("completion_probabilities", [])] == whole

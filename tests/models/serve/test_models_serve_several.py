@@ -407,3 +407,20 @@ def test_the_command_serves_a_model_with_an_adapter() -> None:
 def test_options_that_do_not_fit_together_are_refused(options: list[str], message: str) -> None:
     found = CliRunner().invoke(app, ["serve", *options])
     assert (found.exit_code, message in found.output) == (2, True)
+
+
+def test_each_of_several_requests_in_one_names_its_model() -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        form = {"@requestFormat": "completions"}
+        instances = [
+            form | asked("a"),
+            form | asked("b"),
+            {**form, "prompt": "hello", "max_tokens": 4},
+            form | asked("d"),
+        ]
+        status, _, found = live.ask("POST", "/predict?model=c", {"instances": instances})
+        assert status == 200
+        assert [each.get("model") for each in found["predictions"]] == ["a", "b", "c", None]
+        assert found["predictions"][3]["error"]["code"] == "model_not_found"
+        assert states(live) == {"a": "loaded", "b": "loaded", "c": "loaded"}

@@ -38,28 +38,28 @@ def application(served: Service | Models | Replicas, rules: Rules | None = None)
         return _guarded(of_a_model(served, rules), rules, served.metrics, routes_of(served, rules))
     if isinstance(served, Replicas):
         return _guarded(served, rules, Metrics(), ())
-    metrics = Metrics()
+    metrics, incoming = Metrics(), Incoming(rules.body_limit)
     routes = list(routes_of_models(served, rules, metrics))
-    app = Choosing(
-        served,
-        _routed(routes),
-        lambda service: _routed_with_predictions(service, rules),
-        Incoming(rules.body_limit),
-    )
+    own = _routed(routes)
+    app = Choosing(served, own, lambda service: _routed(routes_of(service, rules)), incoming)
+    # Each of the instances names its model.
+    any_of_them = next(iter(served.services.values()), None)
+    _add_predictions(own, app, () if any_of_them is None else routes_of(any_of_them, rules), incoming)
     return _guarded(app, rules, metrics, routes)
 
 
 def of_a_model(service: Service, rules: Rules) -> ASGIApp:
     """The application of a model, without access control."""
-    return Waking(_routed_with_predictions(service, rules), service)
-
-
-def _routed_with_predictions(service: Service, rules: Rules) -> FastAPI:
     routes = list(routes_of(service, rules))
     app = _routed(routes)
+    _add_predictions(app, app, routes, Incoming(rules.body_limit))
+    return Waking(app, service)
+
+
+def _add_predictions(app: FastAPI, answering: ASGIApp, routes: Iterable[Route], incoming: Incoming) -> None:
+    """Adds ``/predict``.  ``answering``: the application that answers the requests in it, which are for ``routes``."""
     paths = [path for paths, methods, _ in routes for path in paths if "POST" in methods and "{" not in path]
-    app.add_api_route(predictions.PATH, Predictions(app, paths, Incoming(rules.body_limit)).answer, methods=["POST"])
-    return app
+    app.add_api_route(predictions.PATH, Predictions(answering, paths, incoming).answer, methods=["POST"])
 
 
 def _routed(routes: Iterable[Route]) -> FastAPI:

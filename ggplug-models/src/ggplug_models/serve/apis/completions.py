@@ -120,8 +120,10 @@ class CompletionReply(OpenAIReply):
         if self.asked.echo and not self.asked.stream and text.prompt_scores is not None:
             texts = self._prompt_texts(text.prompt)
             parts = [texts[0], *map(Scored, text.prompt_scores.found, texts[1:]), *scores]
-            if text.scores is not None:  # an end token has a place, too: lm-eval counts one for each that it asked for
-                parts += [Scored(each, TokenText("", b"", False)) for each in text.scores.found]
+            written = self.answers.written[index]
+            if text.scores is not None and text.scores.found and written.finish != "length" and written.stop is None:
+                # The end token has a place, too: lm-eval counts one for each that it asked for.
+                parts.append(Scored(text.scores.found[0], TokenText("", b"", False)))
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "text_offset": [], "top_logprobs": []}
         for each in parts:
             scored = each if isinstance(each, Scored) else None

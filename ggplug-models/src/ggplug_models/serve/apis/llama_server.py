@@ -72,7 +72,7 @@ class NativeReply(Reply):
     def _selected(self, index: int) -> dict[str, Any]:
         """What is told about a text at its end; with ``response_fields`` only these, such as ``timings/prompt_n``."""
         found = final(self.served, self.asked, self.answers, index)
-        if self.asked.scores:
+        if self.asked.scores and not self.asked.stream:  # of a stream, each event has had those of its text
             found[self._scores_name] = self._scores(self.answers.written[index].scores)
         if not getattr(self.body, "return_tokens", False):
             found["tokens"] = []

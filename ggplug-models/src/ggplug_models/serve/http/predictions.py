@@ -29,6 +29,7 @@ class PredictBody(Body):
 
     NO_EFFECT = frozenset(["parameters"])
 
+    model: str | None = None
     instances: Annotated[Many[dict[str, Any]], Field(min_length=1, max_length=MOST_TEXTS)]
 
 
@@ -51,8 +52,11 @@ class Predictions:
         """The response: the bodies of the responses to all requests, in their order."""
         raw = await self._incoming.read(request)
         with reported():
-            instances = PredictBody.read(raw, Unknown()).instances
+            body = PredictBody.read(raw, Unknown())
+            instances, model = body.instances, request.query_params.get("model") or body.model
             paths = [self._path(number, each) for number, each in enumerate(instances)]
+        if model is not None:
+            instances = [{"model": model, **each} for each in instances]
         found = [self._answered(request, path, each) for path, each in zip(paths, instances, strict=True)]
         return json_response({"predictions": await asyncio.gather(*found)})
 
@@ -72,7 +76,8 @@ class Predictions:
 
         headers = [each for each in request.scope["headers"] if each[0] not in (b"content-length", b"content-type")]
         headers.append((b"content-type", b"application/json"))
-        scope = {**request.scope, "path": path, "raw_path": path.encode(), "headers": headers, "state": {}}
+        asked = {"path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers, "state": {}}
+        scope = {**request.scope, **asked}
         raw = json.dumps({**instance, "stream": False}).encode()
         await self._app(scope, again(raw, request.receive), send)
         return from_json(bytes(body)) if body else None  # the client has disconnected
