@@ -19,6 +19,7 @@ from ggplug_models.chat.formats.elements import ElementArguments
 from ggplug_models.chat.formats.format import Format
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.parsing import parse
+from ggplug_models.chat.prepared import prepared
 from ggplug_models.chat.tools import ToolChoice, kinds_of, tools_of
 from ggplug_models.sampling.control_tokens import ControlTokens
 
@@ -320,3 +321,40 @@ def test_a_schema_that_is_not_valid_is_refused_in_words() -> None:
     tools = tools_of([{"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nothing"}}}}])
     with pytest.raises(ParameterError, match="the JSON schema is not valid: Invalid type: nothing"):
         constraint("Qwen-Qwen2.5-7B-Instruct", "", ToolChoice(tuple(tools)), False)
+
+
+# -- what the template takes back ------------------------------------------------------------------
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "several", "ids"),
+    [
+        ("meta-llama-Llama-3.1-8B-Instruct", False, ["call_a-1", "abc12EFGH"]),
+        ("meta-llama-Llama-3.3-70B-Instruct", False, ["call_a-1", "abc12EFGH"]),
+        ("mistralai-Mistral-Nemo-Instruct-2407", True, ["abc12EFGH"]),
+        ("Mistral-Small-3.2-24B-Instruct-2506", True, ["abc12EFGH"]),
+        ("Qwen-Qwen2.5-7B-Instruct", True, ["call_a-1", "abc12EFGH"]),
+    ],
+)
+def test_answers_have_the_calls_and_ids_that_the_template_takes_back(name: str, several: bool, ids: list[str]) -> None:
+    tokenizer = tokenizer_of([])
+    template, asked = ChatTemplate(TEMPLATES[name], tokenizer), [{"role": "user", "content": "?"}]
+
+    def taken(count: int, id: str) -> bool:
+        calls = [{"id": id, "type": "function", "function": {"name": "f", "arguments": {}}}] * count
+        try:
+            template.render([*asked, {"role": "assistant", "content": "", "tool_calls": calls}], tools=[TOOL])
+        except ParameterError:
+            return False
+        return True
+
+    chat = prepared(template, asked, tools=[TOOL])
+    assert chat.choice.several == several == taken(2, "abc12EFGH")
+    assert prepared(template, asked, tools=[TOOL], parallel_tool_calls=True).choice.several
+    for id in ("call_a-1", "abc12EFGH"):
+        assert bool(re.fullmatch(chat.format.id, id)) == (id in ids) == taken(1, id)
+    assert chat.format.without_reasoning().id == chat.format.id
+    if "call_a-1" not in ids:
+        assert chat.format.id in str(chat.grammar(ControlTokens(tokenizer)))

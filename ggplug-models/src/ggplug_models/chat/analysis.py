@@ -18,13 +18,14 @@ from ggplug_models.chat.formats.format import CallSyntax, Format, PlainFormat, R
 from ggplug_models.chat.formats.json_calls import JsonCalls
 from ggplug_models.chat.formats.named_calls import Field, JsonArguments, NamedCalls, Part, TaggedArguments
 from ggplug_models.chat.formats.special import special_calls, special_format
-from ggplug_models.chat.lark import ID
+from ggplug_models.chat.lark import ANY_ID, ID, NINE
 
 Render = Callable[..., str]
 """A function that renders messages, such as :meth:`.ChatTemplate.render`."""
 
 NAMES = ("probe_first", "probe_second")
 IDS = ("probe0001", "probe0002")
+LONG_ID = "call_probe-0001"
 KEYS = ("key_alpha", "key_beta")
 VALUES = ("valuealpha", "valuebeta")
 TEXT, THOUGHT = "Probetext", "Probethought"
@@ -93,6 +94,10 @@ class Probes:
             if text is not None:
                 return text[_common(self._prompt, text) :]
         return None
+
+    def refuses(self, **message: Any) -> bool:
+        """Whether the template refuses an answer; False if there is no time left to find that out."""
+        return self.answer(**message) is None and self._seconds > 0
 
 
 def _common(first: str, second: str) -> int:
@@ -410,4 +415,8 @@ def format_of(source: str, render: Render) -> Format:
     probes = Probes(render)
     reasoning = reasoning_of(source, probes)
     syntax = special_calls(source) or calls_of(probes, reasoning)
-    return PlainFormat(reasoning, syntax, wrappers_of(probes, reasoning))
+    wrappers = wrappers_of(probes, reasoning)
+    if syntax is None or probes.refuses(tool_calls=ONE):
+        return PlainFormat(reasoning, syntax, wrappers)
+    id = NINE if probes.refuses(tool_calls=[{**ONE[0], "id": LONG_ID}]) else ANY_ID
+    return PlainFormat(reasoning, syntax, wrappers, several=not probes.refuses(tool_calls=TWO), id=id)

@@ -22,12 +22,19 @@ ANY = r"(?s:.*)"
 ID = "\x00id\x00"
 """Stands for the id of a call in a text of a format."""
 
+ANY_ID, NINE = "[a-zA-Z0-9_-]{1,40}", "[a-zA-Z0-9]{9}"
+"""The ids that most templates take, and those of Mistral's templates that refuse others."""
+
 
 class Lark:
-    """A grammar that is written rule by rule.  Its methods return expressions for other rules."""
+    """A grammar that is written rule by rule.  Its methods return expressions for other rules.
 
-    def __init__(self, control: ControlTokens) -> None:
+    ``id``: the regular expression of ids of calls.
+    """
+
+    def __init__(self, control: ControlTokens, id: str = ANY_ID) -> None:
         self.control = control
+        self.id = id
         self._lines: list[str] = []
         self._named: dict[str, str] = {}
 
@@ -65,7 +72,7 @@ class Lark:
         for part in self.control.parts(text):
             if isinstance(part, int):
                 found.append(f"<[{part}]>")
-            elif pattern := loose_pattern(part).replace(escaped(ID), "[a-zA-Z0-9_-]{1,40}"):
+            elif pattern := loose_pattern(part).replace(escaped(ID), self.id):
                 found.append(self.terminal(regex(pattern)))
         return " ".join(found)
 

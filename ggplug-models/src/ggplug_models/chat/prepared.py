@@ -64,7 +64,7 @@ class PreparedChat:
         """
         if not self.choice.tools and schema is None:
             return None
-        lark = Lark(control)
+        lark = Lark(control, self.format.id)
         content = None if schema is None else lark.schema(schema)
         return lark.text(self.format.grammar(lark, self.choice, self.opening, content))
 
@@ -75,15 +75,16 @@ def prepared(
     *,
     tools: Sequence[AnyTool] | None = None,
     tool_choice: Any = None,
-    parallel_tool_calls: bool = True,
+    parallel_tool_calls: bool | None = None,
     reasoning_effort: str | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> PreparedChat:
     """Renders a chat for an answer.
 
     ``tools``: functions that the model may call, as Python functions or as in the OpenAI API.  ``tool_choice``: see
-    :meth:`.ToolChoice.of`.  ``parallel_tool_calls``: whether an answer may have several calls.  ``reasoning_effort``:
-    one of :data:`EFFORTS`, which templates of some models use; ``"none"``: the model is asked not to reason.
+    :meth:`.ToolChoice.of`.  ``parallel_tool_calls``: whether an answer may have several calls, by default whether the
+    template takes such answers.  ``reasoning_effort``: one of :data:`EFFORTS`, which templates of some models use;
+    ``"none"``: the model is asked not to reason.
     ``variables``: those of the template, see :meth:`.ChatTemplate.render`.
 
     Raises ParameterError, ModelError as that method does.
@@ -91,7 +92,6 @@ def prepared(
     check_messages(messages)
     check_calls(messages)
     known = tools_of(tools)
-    choice = ToolChoice.of(known, tool_choice, several=parallel_tool_calls)
     variables = variables or {}
     if reasoning_effort is not None:
         if reasoning_effort not in EFFORTS:
@@ -103,6 +103,8 @@ def prepared(
     if known and template.for_tools is not None:
         template = template.for_tools
     format = template.format
+    several = format.several if parallel_tool_calls is None else parallel_tool_calls
+    choice = ToolChoice.of(known, tool_choice, several=several)
     messages = with_thoughts(template.source, messages)
     if not known:
         text = template.render(messages, **variables)

@@ -170,7 +170,7 @@ class Decoder(TextModel):
         template: ChatTemplate | None = None,
         tools: Sequence[AnyTool] | None = None,
         tool_choice: Any = None,
-        parallel_tool_calls: bool = True,
+        parallel_tool_calls: bool | None = None,
         reasoning_effort: str | None = None,
         reasoning_budget: int | None = None,
         variables: Mapping[str, Any] | None = None,

@@ -80,7 +80,7 @@ class Messages(TextBody):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     tools: Many[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] = "auto"

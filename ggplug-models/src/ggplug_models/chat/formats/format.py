@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ggplug_models.chat.lark import ANY, SPACES, Lark, escaped, regex
+from ggplug_models.chat.lark import ANY, ANY_ID, SPACES, Lark, escaped, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice
 
@@ -49,9 +49,15 @@ class Reasoning:
 
 
 class Format(ABC):
-    """How a model writes answers.  ``reasoning``: None if it does not reason, or this is not known."""
+    """How a model writes answers.
+
+    ``reasoning``: None if it does not reason, or this is not known.  ``several``: whether the template takes answers
+    with several calls.  ``id``: the regular expression of the ids of calls that it takes.
+    """
 
     reasoning: Reasoning | None = None
+    several: bool = True
+    id: str = ANY_ID
 
     @property
     @abstractmethod
@@ -104,11 +110,19 @@ class PlainFormat(Format):
     """
 
     def __init__(
-        self, reasoning: Reasoning | None = None, syntax: CallSyntax | None = None, wrappers: Collection[str] = ()
+        self,
+        reasoning: Reasoning | None = None,
+        syntax: CallSyntax | None = None,
+        wrappers: Collection[str] = (),
+        *,
+        several: bool = True,
+        id: str = ANY_ID,
     ) -> None:
         self.reasoning = reasoning
         self.syntax = syntax
         self.wrappers = tuple(wrappers)
+        self.several = several
+        self.id = id
 
     @property
     def calls(self) -> bool:
@@ -135,7 +149,7 @@ class PlainFormat(Format):
         return f"{marks.start}{space}{reasoning}" + (f"{marks.end}{content}" if content else "")
 
     def without_reasoning(self) -> Format:
-        return PlainFormat(None, self.syntax, self.wrappers)
+        return PlainFormat(None, self.syntax, self.wrappers, several=self.several, id=self.id)
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -250,7 +250,7 @@ class NamedCalls(CallSyntax):
             elif part.kind == "name":
                 found.append(json.dumps(tool.name))
             else:
-                found.append(lark.terminal("/[0-9]{1,3}/" if part.kind == "number" else "/[a-zA-Z0-9_-]{1,40}/"))
+                found.append(lark.terminal("/[0-9]{1,3}/" if part.kind == "number" else f"/{lark.id}/"))
         gap = lark.terminal(regex(SPACES))
         after = f"{gap}? {lark.literal(self.after.strip())}" if self.after.strip() else ""
         return " ".join([*found, f"{self.arguments.grammar(lark, tool)}", after])

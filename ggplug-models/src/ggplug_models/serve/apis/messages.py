@@ -100,7 +100,7 @@ def chat_of(body: AnthropicBody) -> Messages:
     named = {"type": "function", "function": {"name": choice.name}}
     found: Messages = Messages.model_construct(
         tool_choice={"any": "required", "tool": named}.get(choice.type, choice.type) if tools else None,
-        parallel_tool_calls=not choice.disable_parallel_tool_use,
+        parallel_tool_calls=False if choice.disable_parallel_tool_use else None,
         **more,
         messages=[ChatMessage.model_validate(each) for each in messages],
         tools=tools or None,

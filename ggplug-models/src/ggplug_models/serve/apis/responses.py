@@ -41,7 +41,7 @@ class ResponsesBody(TextBody):
     previous_response_id: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: TextFormat | None = None
 
