@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ggplug_models import Decoder
+from ggplug_models import ChatTemplate, Decoder
 from ggplug_models.sampling import Constraint
 
 pytest.importorskip("fastapi")
@@ -18,9 +19,12 @@ pytest.importorskip("prometheus_client")
 pytest.importorskip("llguidance")
 
 from answers.scripted import THINKING, Scripted
+from paths import DATA
 from served import Live, served
 
+from ggplug_models.serve.apis.ollama import with_whole_calls
 from ggplug_models.serve.apis.responses import ResponsesReply
+from ggplug_models.serve.messages import ChatMessage
 
 ASKED: Any = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -134,3 +138,42 @@ def test_thinking_can_be_switched_off_in_each(live: Live, path: str, more: dict[
     assert live.service.writer is not None
     prompts = [live.service.writer.session.tokens(number) for number in range(live.service.writer.slots)]
     assert any("<think></think>" in live.service.writer.tokenizer.decode(prompt) for prompt in prompts)
+
+
+TEMPLATES = json.loads(lzma.decompress((DATA / "llama_cpp_templates.json.xz").read_bytes()))["templates"]
+
+
+@pytest.mark.parametrize("name", ["Mistral-Small-3.2-24B-Instruct-2506", "moonshotai-Kimi-K2", "unsloth-Apriel-1.5"])
+def test_calls_without_ids_of_ollamas_clients_reach_the_template_as_those_of_other_apis(
+    name: str, model: Decoder
+) -> None:
+    def called(*ids: str, arguments: Any) -> dict[str, Any]:
+        functions = [{"name": each, "arguments": arguments} for each in ("weather", "time")]
+        given = [{"id": id, "type": "function"} for id in ids] or [{}, {}]
+        calls = [{**more, "function": each} for more, each in zip(given, functions, strict=True)]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    results = [{"role": "tool", "content": "noon"}, {"role": "tool", "content": "sunny"}]
+    ids = ["call00001", "call00002"]
+    whole = [
+        called(*ids, arguments='{"city": "Rome"}'),
+        *({**each, "tool_call_id": id} for each, id in zip(results, reversed(ids), strict=True)),
+    ]
+    bare = [
+        called(arguments={"city": "Rome"}),
+        *({**each, "tool_name": of} for each, of in zip(results, ("time", "weather"), strict=True)),
+    ]
+    tools = [{"type": "function", "function": {"name": each, "parameters": SCHEMA}} for each in ("weather", "time")]
+    template = ChatTemplate(TEMPLATES[name], model.tokenizer)
+    wanted = template.render([*ASKED, *whole], tools=tools)
+    for calls in (whole, bare):
+        sent = with_whole_calls([ChatMessage(**each) for each in (*ASKED, *calls)])
+        assert template.render([each.for_template() for each in sent], tools=tools) == wanted
+
+
+def test_the_calls_of_ollamas_answers_have_ids(live: Live, written: None) -> None:
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    body = {"messages": ASKED, "tools": tools, "stream": False}
+    first, second = (live.ask("POST", "/api/chat", body)[2]["message"]["tool_calls"][0]["id"] for _ in range(2))
+    assert first
+    assert first != second

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, create_model
@@ -90,14 +92,10 @@ class OllamaBody(Body):
         return Form("json") if self.format == "json" else Form("schema", self.format)
 
 
-class OllamaMessage(ChatMessage):
-    """A message; calls of tools have arguments that are objects."""
-
-
 class OllamaChatBody(OllamaBody):
     """The body of ``/api/chat``."""
 
-    messages: Many[OllamaMessage] = Field(default_factory=list)
+    messages: Many[ChatMessage] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
 
     @property
@@ -126,7 +124,42 @@ def ask_chat(writer: Writer, body: OllamaChatBody) -> Asked:
     """What a chat asks for.  Raises Problem, ParameterError, ModelError."""
     if body.only_loads:
         return asked(body.text_body, [])
-    return _answering(writer, body, list(body.messages), body.tools)
+    return _answering(writer, body, with_whole_calls(body.messages), body.tools)
+
+
+def with_whole_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The messages with calls as templates know them from OpenAI's API: with a type, an id, and arguments as text.
+
+    Ollama's have arguments that are objects, and its clients need not send ids; then the results of tools belong to the
+    calls in their order, or by their names.
+    """
+    numbers = itertools.count(1)
+    unanswered: list[dict[str, Any]] = []
+    found = []
+    for message in messages:
+        more = dict(message.model_extra or {})
+        calls = more.get("tool_calls")
+        if isinstance(calls, list) and all(isinstance(each, Mapping) for each in calls):
+            more["tool_calls"] = [_whole(each, f"call{next(numbers):05}") for each in calls]
+            unanswered = list(more["tool_calls"])
+        elif message.role == "tool" and not more.get("tool_call_id") and unanswered:
+            names = [_name_of(each) for each in unanswered]
+            place = names.index(more["tool_name"]) if more.get("tool_name") in names else 0
+            more["tool_call_id"] = unanswered.pop(place)["id"]
+        found.append(ChatMessage(**{**more, "role": message.role, "content": message.content}))
+    return found
+
+
+def _whole(call: Mapping[str, Any], id: str) -> dict[str, Any]:
+    function = call.get("function")
+    if isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping):
+        function = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+    return {"type": "function", **call, "id": call.get("id") or id, "function": function}
+
+
+def _name_of(call: Mapping[str, Any]) -> Any:
+    function = call["function"]
+    return function.get("name") if isinstance(function, Mapping) else None
 
 
 def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
@@ -241,7 +274,7 @@ def now(more: float = 0) -> str:
 
 
 def _calls(written: Written) -> list[dict[str, Any]]:
-    return [{"function": {"name": call.name, "arguments": arguments_of(call)}} for call in written.calls]
+    return [{"id": call.id, "function": {"name": call.name, "arguments": arguments_of(call)}} for call in written.calls]
 
 
 def _nanoseconds(seconds: float) -> int:
