@@ -177,3 +177,20 @@ def test_the_calls_of_ollamas_answers_have_ids(live: Live, written: None) -> Non
     first, second = (live.ask("POST", "/api/chat", body)[2]["message"]["tool_calls"][0]["id"] for _ in range(2))
     assert first
     assert first != second
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/api/chat", {"messages": [{"role": "user", "content": "?", "images": ["aGk="]}]}, "messages.0.images"),
+        ("/api/generate", {"prompt": "?", "images": ["aGk="]}, "images"),
+    ],
+)
+def test_images_of_ollamas_clients_are_refused(path: str, body: dict[str, Any], param: str, live: Live) -> None:
+    status, _, found = live.ask("POST", path, body | {"stream": False})
+    assert status == 400
+    assert found["error"].startswith(f"{param}: image input is not supported")
+    for each in (body, *body.get("messages", ())):
+        if "images" in each:
+            each["images"] = []
+    assert live.ask("POST", path, body | {"stream": False, "options": {"num_predict": 1}})[0] == 200

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from ggplug_models.serve.answers import Delta, Written, arguments_of
 from ggplug_models.serve.apis.infill import gap
@@ -39,6 +39,12 @@ def _format(value: Any) -> Any:
     return None if value == "" else value
 
 
+def _no_images(value: Any) -> Any:
+    if value:
+        raise ValueError("image input is not supported: this model reads text only")
+    return value
+
+
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 """Units of durations, in seconds."""
 
@@ -62,7 +68,7 @@ KeepAlive: TypeAlias = Annotated[float, BeforeValidator(_seconds)]
 class OllamaBody(Body):
     """What both paths have in common.  ``format``: ``json``, or a JSON schema."""
 
-    NO_EFFECT = frozenset(["images", "logprobs", "top_logprobs", "template"])
+    NO_EFFECT = frozenset(["logprobs", "top_logprobs", "template"])
 
     model: str | None = None
     keep_alive: KeepAlive | None = None
@@ -70,6 +76,7 @@ class OllamaBody(Body):
     think: bool | str | None = None
     options: Options = Field(default_factory=Options)
     format: Annotated[Literal["json"] | dict[str, Any] | None, BeforeValidator(_format)] = None
+    images: Annotated[Any, AfterValidator(_no_images)] = None
 
     @property
     def text_body(self) -> TextBody:
@@ -92,10 +99,16 @@ class OllamaBody(Body):
         return Form("json") if self.format == "json" else Form("schema", self.format)
 
 
+class OllamaMessage(ChatMessage):
+    """A message; ``images``: those in it, of which there may be none."""
+
+    images: Annotated[Any, AfterValidator(_no_images)] = None
+
+
 class OllamaChatBody(OllamaBody):
     """The body of ``/api/chat``."""
 
-    messages: Many[ChatMessage] = Field(default_factory=list)
+    messages: Many[OllamaMessage] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
 
     @property
