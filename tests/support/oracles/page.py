@@ -79,19 +79,17 @@ type, the converter does the same:
 |---|---|
 """
 
-TOKENS = """
+BEHIND = """
+What `config.json` leaves out has the default of the type's class in transformers, if it has one.  Of the modules that
+Sentence Transformers puts behind a model, files have the pooling (mean, first or last token) and, of EmbeddingGemma, up
+to two linear layers.
+
 ## Special tokens of converted files
 
 Texts end at each token that `eos_token_id` of `generation_config.json` lists, or else a list in `config.json`.  Those
 that llama.cpp has no key for are under `tokenizer.ggml.end_token_ids`, which llama.cpp ignores: there, texts end at the
 EOS, the end of a turn, and tokens that it knows by their texts.  In the same way, `tokenizer.ggml.tokens_before` and
 `tokens_after` have the tokens that `tokenizer.json` puts around texts if they are not BOS and EOS alone, as GLM's two.
-"""
-
-BEHIND = """
-What `config.json` leaves out has the default of the type's class in transformers, if it has one.  Of the modules that
-Sentence Transformers puts behind a model, files have the pooling (mean, first or last token) and, of EmbeddingGemma, up
-to two linear layers.
 
 ## Architectures that do not load
 
@@ -119,7 +117,6 @@ def page() -> str:
         + "".join(rows)
         + CONVERTED
         + "".join(left)
-        + TOKENS
         + BEHIND.format(count=sum(map(len, ABSENT.values())))
         + "".join(absent)
     )
