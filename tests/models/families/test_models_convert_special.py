@@ -116,9 +116,30 @@ def test_the_tokens_around_texts_are_those_of_the_template(name: str, single: st
     assert ours.prompt(f"{written}dog") == ours.prompt("dog") == [*before, *ours.encode("dog")]
 
 
+@pytest.mark.parametrize("kind", ["BertProcessing", "RobertaProcessing", "TemplateProcessing"])
+@pytest.mark.parametrize("name", ["qwen2", "llama3"])
+def test_post_processors_decide_which_tokens_are_around_texts_and_not_the_settings(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "tokenizer_config.json", add_bos_token=True, add_eos_token=True)
+
+    def says(content: Any) -> None:
+        ids = {each["content"]: each["id"] for each in content["added_tokens"]}
+        first, last = FIRST[name], LAST[name]
+        both = {"type": kind, "cls": [first, ids[first]], "sep": [last, ids[last]]}
+        of_roberta = {"trim_offsets": True, "add_prefix_space": False} if kind == "RobertaProcessing" else {}
+        content["post_processor"] = template("$A", ids) if kind == "TemplateProcessing" else {**both, **of_roberta}
+
+    theirs = tokenizer_says(folder, says)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert ours.encode("The dog", add_special=True) == theirs.encode("The dog").ids
+
+
 @pytest.mark.parametrize(
     ("value", "named"),
     [
+        ({"type": "BertProcessing", "cls": ["<s>", 1], "sep": ["</s>"]}, "sep must be a text and an integer from 0 to"),
         (template("$A $A", {}), "single must be one text, with or without special tokens before and after it"),
         (template("<s>", {"<s>": 1}), "single must be one text"),
         (
@@ -126,7 +147,7 @@ def test_the_tokens_around_texts_are_those_of_the_template(name: str, single: st
             r"special_tokens: <s>: ids must be an array of integers from 0 to \d+, got",
         ),
         ({**template("<s> $A", {"<s>": 1}), "special_tokens": {}}, "single must be special tokens of the vocabulary"),
-        ({"type": "Sequence", "processors": 2 * [template("$A", {})]}, "one with a single TemplateProcessing"),
+        ({"type": "Sequence", "processors": 2 * [template("$A", {})]}, "one with a single step that adds tokens"),
     ],
 )
 def test_a_template_that_says_no_tokens_around_a_text_is_refused(value: Any, named: str, tmp_path: Path) -> None:

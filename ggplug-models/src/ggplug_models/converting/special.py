@@ -88,30 +88,50 @@ def _ends(folder: Folder, config: Values) -> list[int]:
 
 
 def around(description: Values, found: Mapping[str, Any], n_vocab: int) -> dict[str, Any]:
-    """What the template of ``tokenizer.json`` puts around texts, where llama.cpp's keys in ``found`` do not say it.
+    """What ``tokenizer.json`` puts around texts, where llama.cpp's keys in ``found`` do not say it.
 
     Under keys of ggplug's, but where it puts nothing, under those of llama.cpp.  Raises ModelError.
     """
-    templates = [step for step in _steps(description) if step.text("type", "") == "TemplateProcessing"]
+    steps = [step for step in _steps(description) if step.text("type", "") in ("TemplateProcessing", *_OF_TWO)]
     kind = found[MODEL]
-    if not templates or kind == "bert":  # whose whole tokenizer.json is in the file
+    if not steps or kind == "bert":  # whose whole tokenizer.json is in the file
         return {}
-    if len(templates) > 1:
-        raise description.refused("post_processor", "one with a single TemplateProcessing")
-    single = templates[0].objects("single")
-    place = next((number for number, entry in enumerate(single) if "Sequence" in entry), None)
-    if place is None or any("Sequence" in entry for entry in single[place + 1 :]):
-        raise templates[0].refused("single", "one text, with or without special tokens before and after it")
-    ids = [_ids(templates[0], _special(entry) or "", found, n_vocab) for entry in single]
-    before, after = [*chain(*ids[:place])], [*chain(*ids[place:])]
+    if len(steps) > 1:
+        raise description.refused("post_processor", "one with a single step that adds tokens")
+    before, after = (_of_two if steps[0].text("type") in _OF_TWO else _of_template)(steps[0], found, n_vocab)
     more: dict[str, Any] = {}
     for name, key, tokens in (("bos", BEFORE, before), ("eos", AFTER, after)):
         says = f"tokenizer.ggml.add_{name}_token"
-        if not tokens and says not in found and name == ("eos" if kind == "t5" else "bos"):  # what is added otherwise
+        if not tokens and found.get(says, name == ("eos" if kind == "t5" else "bos")):  # what is added otherwise
             more[says] = False
         elif tokens and (tokens != [found.get(f"tokenizer.ggml.{name}_token_id")] or found.get(says) is not True):
             more[key] = np.array(tokens, np.uint32)
     return more
+
+
+_OF_TWO = ("BertProcessing", "RobertaProcessing")
+"""Post-processors that put one token before and one after a text."""
+
+
+def _of_two(step: Values, found: Mapping[str, Any], n_vocab: int) -> tuple[list[int], list[int]]:
+    """The ids before and after a text, ``cls`` and ``sep``, each a text and an id."""
+    ids = []
+    for name in ("cls", "sep"):
+        value = step.values.get(name)
+        if not (isinstance(value, list) and len(value) == 2 and type(value[1]) is int and 0 <= value[1] < n_vocab):
+            raise step.refused(name, f"a text and an integer from 0 to {n_vocab - 1}")
+        ids.append([value[1]])
+    return ids[0], ids[1]
+
+
+def _of_template(step: Values, found: Mapping[str, Any], n_vocab: int) -> tuple[list[int], list[int]]:
+    """The ids before and after a text, by the template of single texts."""
+    single = step.objects("single")
+    place = next((number for number, entry in enumerate(single) if "Sequence" in entry), None)
+    if place is None or any("Sequence" in entry for entry in single[place + 1 :]):
+        raise step.refused("single", "one text, with or without special tokens before and after it")
+    ids = [_ids(step, _special(entry) or "", found, n_vocab) for entry in single]
+    return [*chain(*ids[:place])], [*chain(*ids[place:])]
 
 
 def _ids(step: Values, token: str, found: Mapping[str, Any], n_vocab: int) -> list[int]:
