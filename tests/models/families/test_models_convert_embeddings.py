@@ -62,12 +62,23 @@ def test_the_pooling_is_that_of_the_folder_that_the_modules_name(
         ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, "pooling_mode_max_tokens"),
         ({"pooling_mode_mean_tokens": False}, "pooling_mode_mean_tokens"),
         ({"pooling_mode": "weightedmean"}, "pooling_mode"),
+        ({"pooling_mode_mean_tokens": True, "include_prompt": False}, "include_prompt"),
     ],
 )
 def test_another_pooling_or_several_at_once_are_refused(modes: dict[str, Any], named: str, tmp_path: Path) -> None:
     folder = with_modules("qwen3", tmp_path, "Transformer", "Pooling", modes=modes)
     with pytest.raises(ModelError, match=rf"1_Pooling/config\.json: {named} must be "):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_a_prompt_for_all_texts_is_refused(tmp_path: Path) -> None:
+    folder = with_modules("bert", tmp_path, "Transformer", "Pooling")
+    about = folder / "config_sentence_transformers.json"
+    about.write_text(json.dumps({"prompts": {"query": "ask: "}, "default_prompt_name": "query"}), "utf-8")
+    with pytest.raises(ModelError, match="default_prompt_name must be null"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+    about.write_text(json.dumps({"prompts": {"query": "ask: "}, "default_prompt_name": None}), "utf-8")
+    ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ def keys(config: Values, folder: Folder) -> dict[str, Any]:
                 raise layer.refused(f"{end}_features", "hidden_size, which is the length of vectors in GGUF files")
     about = folder.optional_json("config_sentence_transformers.json")
     prompts = None if about is None else about.inner("prompts", None)
+    if about is not None and "default_prompt_name" in about:
+        raise about.refused("default_prompt_name", "null: GGUF files have no prompt that all texts get")
     if prompts is not None:
         found |= {f"{PROMPT}{name}": prompts.text(name) for name in prompts.values}
     if (lengths := config.values.get("matryoshka_dimensions")) is not None:
@@ -87,6 +89,8 @@ def keys(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _pooling(modes: Values) -> Pooling:
     """How the vectors of tokens become one; the mean, if the settings name no way."""
+    if not modes.boolean("include_prompt", True):
+        raise modes.refused("include_prompt", "true: with GGUF files the tokens of a prompt are pooled, too")
     if _MODE in modes:
         names = {name.partition("_")[0]: kind for name, kind in _MODES.items()}
         return names[modes.text(_MODE, one_of=names)]
