@@ -358,3 +358,31 @@ except gg.errors.DeviceNotFoundError as error:
     print(json.dumps(error.remedy))
 """
     assert answer(site, code) == 'pip install "ggplug-core[xyz9]"'
+
+
+IMPORTED = """
+from ggplug.errors import PluginError
+from ggplug.registry.discover import scan
+from ggplug.registry.entry_points import imported
+
+def answer():
+    (found,) = [each for each in scan("ggplug.ops") if each.distribution == "fake-ops"]
+    try:
+        return imported(found, "the op")
+    except PluginError as error:
+        return str(error.reason)
+"""
+
+
+def test_what_entry_points_name_has_as_much_time_as_plugins_to_be_imported(site: Site) -> None:
+    hanging = {"fake_ops": "import threading\nthreading.Event().wait()\n"}
+    site.add("fake-ops", {"ggplug.ops": {"fake": "fake_ops"}}, hanging)
+    found = answer(site, f"{IMPORTED}\nprint(json.dumps(answer()))", GGPLUG_LOAD_TIMEOUT="1")
+    assert found.startswith("importing it takes too long: no answer within 1 seconds")
+
+
+def test_a_package_may_ask_for_what_it_names_while_it_is_imported(site: Site) -> None:
+    source = f"thing = 'mine'\n{IMPORTED}\ngot = answer()\n"
+    site.add("fake-ops", {"ggplug.ops": {"fake": "fake_ops:thing"}}, {"fake_ops": source})
+    found = answer(site, "import fake_ops\nprint(json.dumps(fake_ops.got))", GGPLUG_LOAD_TIMEOUT="5")
+    assert found == "mine"

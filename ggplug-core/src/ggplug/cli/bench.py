@@ -185,7 +185,7 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     for installed in scan(GROUP):
         where = f"{installed.name} of {installed.distribution}"
         try:
-            instrument = imported(installed, f"the instrument {installed.name}", patience=REGISTRY.settings.timeout)
+            instrument = imported(installed, f"the instrument {installed.name}")
             found.setdefault(instrument.name, instrument)
         except PluginError as error:
             broken[where] = str(error.reason)

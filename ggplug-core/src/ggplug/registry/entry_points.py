@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from ggplug.errors import PluginError
-from ggplug.registry.discover import Installed
+from ggplug.registry.discover import Installed, Settings
 from ggplug.registry.isolation import FaultError, HangError, within
+from ggplug.registry.loading import importing
 from ggplug.registry.records import reason_of
 
 
-def imported(installed: Installed, what: str, *, patience: float = 0.0) -> Any:
+def imported(installed: Installed, what: str, *, patience: float | None = None) -> Any:
     """The object that an entry point names.
 
-    ``what``: for messages, such as ``the command run``.  ``patience``: seconds that importing it may take (0: no
-    limit).  Raises PluginError.
+    ``what``: for messages, such as ``the command run``.  ``patience``: seconds that importing it may take (0: no limit;
+    default: GGPLUG_LOAD_TIMEOUT).  Raises PluginError.
     """
+    if importing(installed.value.partition(":")[0].partition(".")[0]):
+        patience = 0.0
+    elif patience is None:
+        patience = Settings.from_environment().timeout
     cause: BaseException | None = None
     try:
         if installed.damage is None and installed.entry_point is not None:
