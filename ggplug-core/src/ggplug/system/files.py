@@ -52,7 +52,7 @@ def _require_regular(path: PathLike, status: os.stat_result) -> None:
         raise FileKindError(f"{os.fspath(path)} is no regular file but {found}", path=path, kind=found)
 
 
-def _require_name(path: PathLike) -> None:
+def _refuse_open_file(path: PathLike) -> None:
     """Raises FileKindError for a path, or a link to one, that names what a process has open: /dev/stdout, /dev/fd/3."""
     at = os.path.abspath(os.fsdecode(path))
     for _ in range(_MOST_LINKS):
@@ -139,7 +139,7 @@ def check_target(path: PathLike, inputs: Iterable[PathLike] = ()) -> os.stat_res
     written, and other OSErrors, such as for a missing folder.
     """
     check_differs(path, inputs)
-    _require_name(path)
+    _refuse_open_file(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
