@@ -84,6 +84,16 @@ def test_rows_do_not_depend_on_each_other(type: Type) -> None:
     np.testing.assert_array_equal(quants.quantize(values, type, importance)[-2:], few)
 
 
+@pytest.mark.parametrize("type", WEIGHTED, ids=repr)
+def test_how_important_a_column_is_changes_no_other_block(type: Type) -> None:
+    values = np.random.default_rng(7).standard_normal((2, 512), np.float32)
+    importance = np.linspace(1e-7, 1e-6, 512, dtype=np.float32)
+    blocks = quants.quantize(values, type, importance).reshape(2, -1, type.block_bytes)
+    importance[0] = 1e30
+    again = quants.quantize(values, type, importance).reshape(2, -1, type.block_bytes)
+    np.testing.assert_array_equal(again[:, 1:], blocks[:, 1:])
+
+
 def test_mistakes_with_an_importance_matrix_are_named() -> None:
     values = np.zeros((2, 64), np.float32)
     with pytest.raises(ShapeError, match=r"rows of 64 elements must be \[64\]"):

@@ -136,6 +136,19 @@ def test_post_processors_decide_which_tokens_are_around_texts_and_not_the_settin
     assert ours.encode("The dog", add_special=True) == theirs.encode("The dog").ids
 
 
+@pytest.mark.parametrize("added", [True, None])
+@pytest.mark.parametrize("name", ["qwen2", "llama3"])
+def test_without_a_post_processor_the_settings_say_whether_a_bos_is_added(
+    name: str, added: bool | None, tmp_path: Path
+) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "tokenizer_config.json", bos_token=FIRST[name], add_bos_token=added)
+    theirs = tokenizer_says(folder, lambda content: content.update(post_processor=None))
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    before = [theirs.token_to_id(FIRST[name])] if added else []
+    assert ours.encode("The dog", add_special=True) == before + theirs.encode("The dog").ids
+
+
 @pytest.mark.parametrize(
     ("value", "named"),
     [

@@ -97,7 +97,7 @@ class Encoder:
         if quantizer is not None:
             if quantizer.takes(source, type, weighted=importance is not None):
                 out = np.empty((len(data), type.row_bytes(ne0)), np.uint8)
-                weights = None if importance is None else quants.balanced(importance)
+                weights = None if importance is None else quants.balanced(importance, type)
                 quantizer.encode(np.ascontiguousarray(data), source, type, weights, out)
                 return out
             log.debug("rows of %s are encoded as %s by NumPy", source.name, type.name)

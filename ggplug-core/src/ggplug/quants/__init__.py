@@ -77,7 +77,7 @@ def quantize(
     if values.ndim == 0:
         raise ShapeError(f"quantising to {type.name} needs at least one axis, got a scalar", got=())
     row_bytes = type.row_bytes(values.shape[-1])
-    importance = None if imatrix is None else _importance(imatrix, values.shape[-1], stored)
+    importance = None if imatrix is None else _importance(imatrix, type, values.shape[-1], stored)
     if codec.search is not None and searches is not None:
         return _by_rows(values, type, functools.partial(codec.search, searches=searches), importance)
     if importance is not None and codec.weighted is not None:
@@ -95,7 +95,7 @@ def quantize(
     return out
 
 
-def _importance(imatrix: npt.ArrayLike, ne0: int, stored: bool) -> npt.NDArray[np.float32]:
+def _importance(imatrix: npt.ArrayLike, type: Type, ne0: int, stored: bool) -> npt.NDArray[np.float32]:
     """``imatrix`` as float32 [ne0], checked."""
     if stored:
         raise ParameterError("quantize: stored=True cannot be combined with an importance matrix", got=imatrix)
@@ -108,17 +108,18 @@ def _importance(imatrix: npt.ArrayLike, ne0: int, stored: bool) -> npt.NDArray[n
         )
     if not (np.isfinite(importance) & (importance >= 0)).all():
         raise ParameterError("an importance matrix must hold finite numbers that are not negative", got=imatrix)
-    return balanced(importance)
+    return balanced(importance, type)
 
 
-def balanced(importance: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The importance of columns relative to each other, in a range in which squares and sums neither overflow nor
-    vanish.
+def balanced(importance: npt.NDArray[np.float32], type: Type) -> npt.NDArray[np.float32]:
+    """The importance of columns, in each block relative to each other, in a range in which squares and sums neither
+    overflow nor vanish.
 
-    Multiplied by a power of two, which changes no encoded bit, and only where the largest is far from 1.
+    Multiplied by a power of two, which changes no encoded bit, and only where a block's largest is far from 1.
     """
-    _, exponent = np.frexp(importance.max(initial=0))
-    return importance if abs(exponent) <= 40 else np.ldexp(importance, 1 - exponent)
+    blocks = importance.reshape(-1, type.block_size)
+    _, exponent = np.frexp(blocks.max(axis=1, keepdims=True, initial=0))
+    return np.where(abs(exponent) <= 40, blocks, np.ldexp(blocks, 1 - exponent)).reshape(-1)
 
 
 def _by_rows(

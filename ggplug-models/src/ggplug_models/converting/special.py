@@ -94,6 +94,9 @@ def around(description: Values, found: Mapping[str, Any], n_vocab: int) -> dict[
     """
     steps = [step for step in _steps(description) if step.text("type", "") in ("TemplateProcessing", *_OF_TWO)]
     kind = found[MODEL]
+    if not steps and kind == "gpt2" and "model" in description:  # transformers then adds what its settings say
+        says = "tokenizer.ggml.add_bos_token"
+        return {} if says in found else {says: False}
     if not steps or kind == "bert":  # whose whole tokenizer.json is in the file
         return {}
     if len(steps) > 1:
