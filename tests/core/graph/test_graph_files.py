@@ -440,6 +440,10 @@ def test_the_op_of_another_package_is_imported_when_a_file_needs_it(outside: Cal
     assert op is not None
     assert (type(op).__module__, op.key) == ("outside_ops", ("outside.twice", 5))
     del OPS["outside.twice"], sys.modules["outside_ops"]
+    outside(OUTSIDE.replace("like(x)", "x.nothing"))
+    with pytest.raises(GGUFError, match=r"tensor 1: the op outside\.twice raised .*no attribute 'nothing'"):
+        gg.load_graph(file)
+    del OPS["outside.twice"], sys.modules["outside_ops"]
     outside("")
     with pytest.raises(GGUFError, match=r"there is no op 'outside\.twice'.*import the package"):
         gg.load_graph(file)

@@ -451,11 +451,22 @@ def test_ctrl_c_while_a_plugin_is_loaded_passes_through_and_nothing_failed(shelf
         return answer
 
     shelf.add("NPU", load)
-    registry = shelf.registry()
+    registry = shelf.registry(timeout=0.0)  # in this thread, which is the one that Ctrl-C interrupts
     with pytest.raises(KeyboardInterrupt):
         registry.devices()
     assert registry.failures() == []
     assert [d.name for d in registry.devices()] == ["NPU0"]
+
+
+def test_a_plugin_that_raises_what_ctrl_c_raises_has_failed(shelf: Shelf) -> None:
+    def load() -> Any:
+        raise KeyboardInterrupt
+
+    shelf.add("NPU", load)
+    shelf.add("CPU", plugin_object(PaperBackend("CPU", PaperDevice("CPU0"))))
+    registry = shelf.registry()
+    assert [d.name for d in registry.devices()] == ["CPU0"]
+    assert "KeyboardInterrupt" in (status_of(registry, "NPU").error or "")
 
 
 def test_a_plugin_that_asks_for_its_own_device_while_it_loads_fails_at_once(shelf: Shelf) -> None:

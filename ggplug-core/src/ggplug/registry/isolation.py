@@ -35,7 +35,7 @@ def within(seconds: float, name: str, function: Callable[[], T]) -> T:
     abandoned: it holds the import locks of the modules that it is importing, and nothing else, so other imports go on.
     (A plugin that hangs while it holds the interpreter's lock stops the process; only a child process finds that.)
 
-    Raises HangError, FaultError with whatever the code raised, and KeyboardInterrupt as it is.
+    Raises HangError, FaultError with whatever the code raised, and a KeyboardInterrupt of the calling thread as it is.
     """
     if not seconds:
         return _guarded(function)
@@ -82,9 +82,7 @@ class _PluginThread(Generic[T]):
         """What the code returned, if it does so ``until`` then; ``limit``: the seconds that it may take."""
         if not self._done.wait(min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)):
             raise HangError(f"no answer within {limit:.3g} seconds")
-        if self._errors:
-            if isinstance(self._errors[0], KeyboardInterrupt):
-                raise self._errors[0]
+        if self._errors:  # a KeyboardInterrupt too: Ctrl-C interrupts the main thread, not this one
             raise FaultError(self._errors[0])
         return self._results[0]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ggplug import types
 from ggplug.backend import BufferType, Device
-from ggplug.errors import OutOfMemoryError
+from ggplug.errors import GGPlugError, OutOfMemoryError, in_one_line
 from ggplug.gguf import GGUFReader, TensorInfo
 from ggplug.graph import Graph
 from ggplug.host import HOST
@@ -233,7 +233,12 @@ def _tensor(
     if len(src) > len(op.sources):
         fields.fail(field, "sources", f"the op {op.name} has {len(op.sources)} sources, not {len(src)}", got=len(src))
     with fields.refusing(field, "sources"):
-        node = apply(op, (*src, *(None for _ in op.sources[len(src) :])))
+        try:
+            node = apply(op, (*src, *(None for _ in op.sources[len(src) :])))
+        except (GGPlugError, MemoryError):
+            raise
+        except Exception as error:  # of an op of another package
+            fields.fail(field, "sources", f"the op {op.name} raised {in_one_line(error)}")
     found = node.type.id, node.rank, node.ne, node.nb, node.view_src, node.view_offset
     wanted = row["type"], row["rank"], row["ne"], row["nb"], root, row["offset"]
     if found != wanted:
