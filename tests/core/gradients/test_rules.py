@@ -8,7 +8,7 @@ import pytest
 import ggplug as gg
 from ggplug import ops
 from ggplug.errors import DuplicateNameError
-from ggplug.gradients import RULES, formula, rule_of
+from ggplug.gradients import RULES, formula, rows, rule_of
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.sliding import Axis
 from ggplug_testing.cases import Leafs
@@ -93,6 +93,12 @@ def test_a_rule_gives_the_slopes_of_differences_in_all_cases(name: str) -> None:
     kinks = ("capped by 1e-",)  # at products that are 0, where such a cap is steeper than any difference
     wrong = [str(slope) for slope in wrong_slopes(OPS[name], thorough=True)]
     assert not [each for each in wrong if not any(kink in each for kink in kinks)]
+
+
+@pytest.mark.parametrize("name", ["cumsum", "get_rows", "pad_reflect_1d", "set_rows"])
+def test_a_rule_divides_what_has_more_rows_than_ops_can_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "EXACT", 2)
+    assert not [str(slope) for slope in wrong_slopes(OPS[name], thorough="rows" in name)]
 
 
 @pytest.mark.parametrize("s2", [1, 2, 3])

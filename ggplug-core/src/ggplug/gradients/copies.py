@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import functools
 
 from ggplug import ops
-from ggplug.gradients.rules import Into, Missing, Parts, formula, gradient, packed, shaped, sources, summed, zeros
+from ggplug.gradients.rows import reversed_rows
+from ggplug.gradients.rules import (
+    Into,
+    Missing,
+    Parts,
+    formula,
+    gradient,
+    packed,
+    part,
+    shaped,
+    sources,
+    summed,
+    window,
+    zeros,
+)
 from ggplug.tensor import Extents, Tensor, contiguous_strides
 from ggplug.types import F32
 
@@ -67,15 +80,7 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 def _(node: Tensor, dy: Tensor) -> Parts:
     assert isinstance(node.op, ops.Concat)
     (a, b), dim = sources(node), node.op.dim
-    return lambda: _part(dy, a.ne), lambda: _part(dy, b.ne, {dim: a.ne[dim]})
-
-
-def _part(x: Tensor, ne: Extents, starts: Mapping[int, int] = MappingProxyType({})) -> Tensor:
-    """A window of x with these extents, that begins in each dimension at ``starts``, or at 0."""
-    if x.nb[0] != x.type.block_bytes:
-        x = packed(x)
-    offset = sum(start * x.nb[dim] for dim, start in starts.items()) if 0 not in ne else 0
-    return x if x.ne == ne else ops.view(x, *ne, nb=x.nb[1:], offset=offset)
+    return lambda: window(dy, a.ne), lambda: window(dy, b.ne, {dim: a.ne[dim]})
 
 
 @gradient(ops.Repeat)
@@ -134,13 +139,16 @@ def _(op: ops.Pad, x: Tensor) -> Tensor:
     starts = [-before % n if n else 0 for before, n in zip(op.before, x.ne, strict=True)]
     times = [-(-(start + to) // n) if n else 0 for start, to, n in zip(starts, ne, x.ne, strict=True)]
     tiled = ops.repeat(x, *(n * count for n, count in zip(x.ne, times, strict=True)))
-    return _part(tiled, (ne[0], ne[1], ne[2], ne[3]), dict(enumerate(starts)))
+    return window(tiled, (ne[0], ne[1], ne[2], ne[3]), dict(enumerate(starts)))
 
 
 @formula(ops.PadReflect1d)
 def _(op: ops.PadReflect1d, x: Tensor) -> Tensor:
-    last = x.ne[0] - 1
-    at = ops.abs(ops.arange(-op.p0, last + 1 + op.p1))
-    mirrored = ops.scale(ops.abs(ops.scale(at, -1, last)), -1, last)
     columns = ops.cont(ops.transpose(shaped(x, (x.ne[0], x.nrows))))
-    return shaped(ops.transpose(ops.get_rows(columns, ops.cast(mirrored, "i32"))), (at.ne[0], *x.ne[1:]))
+    parts = [columns]
+    if op.p0:
+        parts.insert(0, reversed_rows(part(columns, 1, 1, op.p0)))
+    if op.p1:
+        parts.append(reversed_rows(part(columns, 1, x.ne[0] - 1 - op.p1, op.p1)))
+    padded = functools.reduce(functools.partial(ops.concat, dim=1), parts)
+    return shaped(ops.transpose(padded), (padded.ne[1], *x.ne[1:]))

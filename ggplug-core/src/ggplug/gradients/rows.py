@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ggplug import ops
-from ggplug.gradients.rules import Parts, gradient, ones, packed, shaped, sources, zeros
+from ggplug.gradients.rules import Parts, gradient, halves, ones, packed, shaped, sources, with_extent, zeros
 from ggplug.tensor import Extents, Tensor
+
+EXACT = 2**24
+"""The number up to which F32, in which ops count, has all whole numbers; what has more rows is divided."""
 
 
 @gradient(ops.GetRows)
@@ -15,35 +18,40 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 
 def _added(dy: Tensor, ids: Tensor, ne: Extents) -> Tensor:
     """A tensor with these extents, whose rows are the sums of the rows of dy with their ids."""
+    if ne[1] * ne[2] * ne[3] > EXACT and ne[2:] != (1, 1):
+        dim = 3 if ne[3] > 1 else 2
+        pairs = zip(halves(dy, dim), halves(ids, dim - 1), strict=True)
+        first, second = (_added(each, places, with_extent(ne, dim, each.ne[dim])) for each, places in pairs)
+        return ops.concat(first, second, dim=dim)
     flat = shaped(dy, (dy.ne[0], dy.nrows, 1, 1))
     return shaped(ops.get_rows_back(flat, flat_ids(ids, ne[1]), ne[1] * ne[2] * ne[3]), ne)
 
 
 def flat_ids(ids: Tensor, rows: int = 0) -> Tensor:
-    """All ids as a vector; those of each batch count from its first row on, if a batch has ``rows`` of them."""
-    if ids.ne[1:] == (1, 1, 1) or not rows:
-        return shaped(ids, (ids.size, 1, 1, 1))
-    return shaped(_counted(shaped(ids, (ids.ne[0], ids.nrows, 1, 1)), rows), (ids.size, 1, 1, 1))
+    """All ids as a vector; those of each batch count from its first row on, if a batch has ``rows`` of them.
 
-
-def _counted(ids: Tensor, rows: int) -> Tensor:
-    """The ids of a matrix plus ``rows`` times the number of their row."""
-    first = ops.scale(shaped(ops.arange(0, ids.ne[1]), (1, ids.ne[1], 1, 1)), rows)
-    # In floats, which are exact up to 2**24.
-    return ops.cast(ops.add(ops.cast(ids, "f32"), first), "i32")
+    All batches have :data:`EXACT` rows at most.
+    """
+    if ids.ne[1:] != (1, 1, 1) and rows:
+        each = shaped(ids, (ids.ne[0], ids.nrows, 1, 1))
+        first = ops.scale(shaped(ops.arange(0, each.ne[1]), (1, each.ne[1], 1, 1)), rows)
+        ids = ops.cast(ops.add(ops.cast(each, "f32"), first), "i32")
+    return shaped(ids, (ids.size, 1, 1, 1))
 
 
 def chosen(ids: Tensor, rows: int) -> Tensor:
     """For each of the ids, which are a vector, a row of F32 with 1 at that place and 0 at the others."""
     count = ids.ne[0]
-    places = shaped(_counted(shaped(ids, (1, count, 1, 1)), rows), (count, 1, 1, 1))
-    marked = ops.set_rows(zeros((1, rows * count, 1, 1)), ones((1, count, 1, 1)), places)
+    marked = ops.set_rows(zeros((1, rows, count, 1)), ones((1, 1, count, 1)), shaped(ids, (1, count, 1, 1)))
     return shaped(marked, (rows, count, 1, 1))
 
 
 def reversed_rows(x: Tensor) -> Tensor:
     """The rows of each matrix in reverse order."""
     count = x.ne[1]
+    if count > EXACT:
+        first, second = halves(x, 1)
+        return ops.concat(reversed_rows(second), reversed_rows(first), dim=1)
     last_to_first = ops.scale(ops.arange(0, count), -1, count - 1)
     return ops.get_rows(x, ops.cast(ops.repeat(last_to_first, *x.ne[1:]), "i32"))
 
@@ -68,15 +76,23 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 
 @gradient(ops.SetRows)
 def _(node: Tensor, dy: Tensor) -> Parts:
-    dst, rows, ids = sources(node)
+    _, rows, ids = sources(node)
 
     def of_rows() -> Tensor:
-        # The ids may be i64, which no other op reads.  So this one writes the numbers of rows, from 1 on, to their
-        # places, and each place adds its gradient to the row of that number; those without one have 0.
-        count = rows.ne[1]
-        numbers = ops.repeat(shaped(ops.arange(1, count + 1), (1, count, 1, 1)), 1, *rows.ne[1:])
-        placed = ops.cast(ops.set_rows(zeros((1, *dst.ne[1:])), numbers, ids), "i32")
-        found = _added(dy, shaped(placed, (*dst.ne[1:], 1)), (dy.ne[0], count + 1, *rows.ne[2:]))
-        return ops.view(found, *rows.ne, nb=found.nb[1:], offset=found.nb[1])
+        return _of_places(dy, rows.ne, ids)
 
     return lambda: ops.set_rows(ops.dup(packed(dy)), zeros(rows.ne), ids), of_rows, None
+
+
+def _of_places(dy: Tensor, ne: Extents, ids: Tensor) -> Tensor:
+    """The rows of dy with these ids, which differ from each other: the gradient of rows with extents ``ne``."""
+    count = ne[1]
+    if count >= EXACT:
+        first, second = (_of_places(dy, with_extent(ne, 1, each.ne[0]), each) for each in halves(ids, 0))
+        return ops.concat(first, second, dim=1)
+    # The ids may be i64, which no other op reads.  So set_rows writes the numbers of rows, from 1 on, to their places,
+    # and each place adds its gradient to the row of that number; those without one have 0.
+    numbers = ops.repeat(shaped(ops.arange(1, count + 1), (1, count, 1, 1)), 1, *ne[1:])
+    placed = ops.cast(ops.set_rows(zeros((1, *dy.ne[1:])), numbers, ids), "i32")
+    found = _added(dy, shaped(placed, (*dy.ne[1:], 1)), (dy.ne[0], count + 1, *ne[2:]))
+    return ops.view(found, *ne, nb=found.nb[1:], offset=found.nb[1])

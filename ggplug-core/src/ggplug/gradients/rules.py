@@ -22,14 +22,15 @@ Gradients are F32 whatever the type of the tensor, and have its extents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ggplug.errors import DuplicateNameError
 from ggplug.ops.copy import cast, cont, repeat
 from ggplug.ops.generated import arange
 from ggplug.ops.gradients import repeat_back
-from ggplug.ops.views import reshape
+from ggplug.ops.views import reshape, view
 from ggplug.tensor import Extents, Operation, Tensor
 from ggplug.types import F32
 
@@ -133,6 +134,31 @@ def packed(x: Tensor) -> Tensor:
 def shaped(x: Tensor, ne: Sequence[int]) -> Tensor:
     """The elements of x in the same order, with other extents."""
     return x if x.ne == tuple(ne) else reshape(packed(x), *ne)
+
+
+def window(x: Tensor, ne: Extents, starts: Mapping[int, int] = MappingProxyType({})) -> Tensor:
+    """A window of x with these extents, that begins in each dimension at ``starts``, or at 0."""
+    if x.nb[0] != x.type.block_bytes:
+        x = packed(x)
+    offset = sum(start * x.nb[dim] for dim, start in starts.items()) if 0 not in ne else 0
+    return x if x.ne == ne else view(x, *ne, nb=x.nb[1:], offset=offset)
+
+
+def part(x: Tensor, dim: int, start: int, count: int) -> Tensor:
+    """What is at ``count`` places of a dimension, from ``start`` on."""
+    return window(x, with_extent(x.ne, dim, count), {dim: start})
+
+
+def halves(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The first and the second half of x along a dimension."""
+    middle = x.ne[dim] // 2
+    return part(x, dim, 0, middle), part(x, dim, middle, x.ne[dim] - middle)
+
+
+def with_extent(ne: Extents, dim: int, extent: int) -> Extents:
+    """The extents with another one in a dimension."""
+    first, second, third, fourth = (extent if at == dim else each for at, each in enumerate(ne))
+    return first, second, third, fourth
 
 
 def summed(x: Tensor, ne: Extents) -> Tensor:
