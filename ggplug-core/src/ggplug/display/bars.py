@@ -99,3 +99,7 @@ class _Bar(Progress):
         err = _Console(file=file, width=width, highlight=False, markup=False, emoji=False)
         super().__init__(*columns, console=err, disable=not err.is_terminal, transient=True)
         self.live = _Live(console=err, refresh_per_second=10, transient=True, get_renderable=self.get_renderable)
+
+    def stop(self) -> None:
+        if not self.disable:  # else some versions of Rich end a line that they did not begin
+            super().stop()

@@ -98,28 +98,21 @@ class DraftType(ModelFileType):
         return value if isinstance(value, str) and value in NAMES else super().convert(value, param, ctx)
 
 
-class ScaledFile(click.ParamType[tuple[Path, float]]):
-    """Converts ``FILE`` or ``FILE=SCALE`` to a file and a scale."""
-
-    name = "scaled file"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Path, float]:
-        if isinstance(value, tuple):
-            return value
-        text = str(value)
-        name, sign, scale = text.rpartition("=")
-        if sign and not Path(text).is_file():
-            try:
-                return Path(name), float(scale)
-            except ValueError:
-                self.fail(f"{scale!r} is not a number", param, ctx)
+def _scaled_file(text: str) -> tuple[Path, float]:
+    """The file and the scale that ``FILE`` or ``FILE=SCALE`` name.  Raises BadParameter."""
+    name, sign, scale = text.rpartition("=")
+    if not sign or Path(text).is_file():
         return Path(text), 1.0
+    try:
+        return Path(name), float(scale)
+    except ValueError:
+        raise click.BadParameter(f"{scale!r} is not a number") from None
 
 
 lora_option = click.option(
     "--lora",
     "adapters",
-    type=ScaledFile(),
+    type=_scaled_file,
     multiple=True,
     metavar="FILE[=SCALE]",
     help="Compute with this LoRA adapter, a GGUF file, whose changes are multiplied with SCALE (default: 1). May be "
@@ -130,7 +123,7 @@ lora_option = click.option(
 control_option = click.option(
     "--control-vector",
     "vectors",
-    type=ScaledFile(),
+    type=_scaled_file,
     multiple=True,
     metavar="FILE[=SCALE]",
     help="Add the directions of this control vector, a GGUF file, multiplied with SCALE (default: 1), to the outputs "
