@@ -431,7 +431,10 @@ def test_a_template_of_the_folder_is_kept_where_the_family_has_one(tmp_path: Pat
     [
         ({"rope_type": "ntk"}, "rope_type"),
         ({"rope_type": "linear"}, "factor"),
-        ({"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings"),
+        (
+            {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": "16"},
+            "original_max_position_embeddings",
+        ),
         ({"rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0}, "high_freq_factor"),
         ({"rope_type": "llama3", "factor": "four"}, "factor"),
         ({"rope_theta": -1}, "rope_theta"),
@@ -469,7 +472,7 @@ def test_a_scaling_of_positions_comes_into_the_file_or_is_refused(kind: str) -> 
     for name in NAMES:
         config = json.loads((FOLDERS / name / "config.json").read_text("utf-8"))
         family, settings = family_of(Values(config, where="config.json"))
-        scaled = {**settings.values, "rope_parameters": {"rope_theta": 500.0, "rope_type": kind, **SCALED[kind]}}
+        scaled = {**settings.values, "rope_scaling": {"rope_theta": 500.0, "rope_type": kind, **SCALED[kind]}}
         settings = Values(scaled, where="config.json")
         with suppress(ModelError):
             rope.check(settings, family.architecture, family.scalings)
@@ -827,6 +830,13 @@ def test_the_template_comes_from_wherever_it_is_and_others_by_name(tmp_path: Pat
     changed(folder, "tokenizer_config.json", chat_template=None)
     (folder / "chat_template.jinja").write_text("from a file ▁", "utf-8")
     assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.chat_template"] == "from a file ▁"
+    changed(folder, "tokenizer_config.json", chat_template=templates)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("r", "utf-8")
+    found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert found["tokenizer.chat_template"] == "from a file ▁"
+    assert found["tokenizer.chat_template.rag"] == "r"
+    assert found["tokenizer.chat_templates"] == ["rag"]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gemma3", "gemma3"), ("mistral4", "mistral3")])
