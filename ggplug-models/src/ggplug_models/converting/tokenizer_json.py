@@ -95,38 +95,34 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
     model = description.inner("model")
     if model.boolean("byte_fallback", False):
         raise model.refused("byte_fallback", "false: GGUF files of unigrams have no tokens of bytes")
+    *before, spaces = list(pre_tokenizers(description)) or [Values({})]
+    in_words = [step.text("type") for step in before] == ["WhitespaceSplit"]
+    if not (in_words or not before) or spaces.text("type", None) != "Metaspace":
+        raise description.refused("pre_tokenizer", "Metaspace, or WhitespaceSplit and Metaspace")
     steps = [step for step in normalizers(description) if not _keeps_all(step)]
     kinds = [step.text("type", one_of=("Precompiled", "Strip", "Replace")) for step in steps]
     table = {}
     if kinds[:1] == ["Precompiled"]:
         table, kinds = _table(steps.pop(0)), kinds[1:]
+    if kinds not in ([], ["Strip", "Replace"], ["Replace"] if in_words else []):
+        raise description.refused("normalizer", "Precompiled, or with Strip and Replace of several spaces behind it")
     for step in steps:
         if step.text("type") == "Replace":
             step.inner("pattern").text("Regex", one_of=(" {2,}",))
-            step.text("content", one_of=(" ", SPACE))
+            step.text("content", one_of=(" ",) if in_words else (" ", SPACE))
         elif step.boolean("strip_left", False):
             raise step.refused("strip_left", "false: GGUF files of unigrams have no key for it")
-    splits = list(pre_tokenizers(description))
-    words = [step.text("type", one_of=("WhitespaceSplit", "Metaspace")) for step in splits]
-    if words not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
-        raise description.refused("pre_tokenizer", "Metaspace, or WhitespaceSplit and Metaspace")
-    if kinds not in ([], ["Strip", "Replace"], ["Replace"][: len(words) - 1]):
-        raise description.refused("normalizer", "Precompiled, or with Strip and Replace of several spaces behind it")
-    drops = bool(kinds) or len(words) > 1
+    drops = in_words or bool(kinds)
     crossing = f"[^{SPACE}]{SPACE}" if drops else f".{SPACE}"
-    if _metaspace(splits[-1]) and any(re.search(crossing, token, re.DOTALL) for token in listed):
-        raise splits[-1].refused("split", "false, because some tokens have spaces within them")
-    spaces = _prefix(splits[-1:])
-    if len(words) > 1:
-        if spaces.get(PREPENDS) != "always":
-            raise splits[-1].refused("prepend_scheme", "'always', because WhitespaceSplit keeps no other spaces")
-        spaces[PREPENDS] = "words"
-    elif drops and PREPENDS not in spaces:
-        raise splits[-1].refused(
-            "prepend_scheme", "'always' or 'first': GGUF files that drop spaces have no key for it"
-        )
+    if _metaspace(spaces) and any(re.search(crossing, token, re.DOTALL) for token in listed):
+        raise spaces.refused("split", "false, because some tokens have spaces within them")
+    found = _prefix([spaces])
+    if drops and found.get(PREPENDS) not in (("always",) if in_words else ("always", "first")):
+        wanted = "'always', because WhitespaceSplit keeps no other spaces" if in_words else "'always' or 'first'"
+        raise spaces.refused("prepend_scheme", wanted)
+    found |= {PREPENDS: "words"} if in_words else {}
     added = _added(description, n_vocab, lambda entry: False, follows=False)
-    return {**spaces, "tokenizer.ggml.remove_extra_whitespaces": drops, **table, **added}
+    return {**found, "tokenizer.ggml.remove_extra_whitespaces": drops, **table, **added}
 
 
 def _keeps_all(step: Values) -> bool:

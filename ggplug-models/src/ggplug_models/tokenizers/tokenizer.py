@@ -138,7 +138,7 @@ class Tokenizer(Unique):
         rest = text
         for token in before:
             rest = rest.removeprefix(self.vocabulary.texts[token])
-        begins = rest == text or not self._only_first
+        begins = rest == text or not (self._only_first or self.vocabulary.late.intersection(before))
         return [*before, *self.encode(rest, parse_special=True, begins=begins)]  # raises if it is not a string
 
     def at_least(self, text: str) -> int:
