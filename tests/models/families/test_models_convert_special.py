@@ -267,6 +267,11 @@ def test_merged_pieces_have_spaces_where_the_tokenizer_puts_them(
         ("normalizer", None, "pre_tokenizer must be Metaspace, because the normalizer replaces no spaces"),
         ("normalizer", {**SPACES, "content": "_"}, "normalizer: content must be one of ▁, got '_'"),
         ("normalizer", {**PREPEND, "prepend": "a"}, "normalizer: prepend must be one of ▁, got 'a'"),
+        (
+            "model",
+            {"type": "BPE", "byte_fallback": True, "vocab": {"a": 0}, "merges": []},
+            "model: byte_fallback must be",
+        ),
         ("normalizer", {"type": "NFKC"}, "normalizer: type must be one of Prepend, Replace, got 'NFKC'"),
         ("normalizer", sequence("normalizers", PREPEND, LEGACY), "normalizer must be one that puts one space before"),
     ],

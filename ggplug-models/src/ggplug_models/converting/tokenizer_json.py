@@ -62,7 +62,13 @@ def of_text(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str,
 
     ``made``: the tokens that merges make.
     """
-    _merges_alone(description.inner("model"))
+    model = description.inner("model")
+    _merges_alone(model)
+    if model.boolean("ignore_merges", False):
+        raise model.refused("ignore_merges", "false: GGUF files whose tokens are text have no key for it")
+    words = model.inner("vocab").values
+    if any(f"<0x{byte:02X}>" not in words for byte in range(256) if byte not in _NEVER_IN_UTF_8):
+        raise model.refused("byte_fallback", "true with a token for each byte, from <0x00> to <0xF4>")
     kinds = []
     for step in normalizers(description):
         kinds.append(step.text("type", one_of=("Prepend", "Replace")))
