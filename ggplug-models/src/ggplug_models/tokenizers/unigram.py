@@ -14,7 +14,15 @@ from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
-from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Attribute, Defaults, Vocabulary
+from ggplug_models.tokenizers.vocabulary import (
+    SPACE,
+    TOKENS,
+    WHITE_SPACE,
+    WHITE_SPACES,
+    Attribute,
+    Defaults,
+    Vocabulary,
+)
 
 CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 
@@ -92,15 +100,23 @@ class Unigrams(Kind):
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
-        normal = self._spaced(self._normal(encodable(text)))
+        normal = self._spaced(self._normal(encodable(text)), after_special=after_special)
         with library(TOKENS):
             ids: list[int] = self._tokenizer.encode_batch_fast([normal], add_special_tokens=False)[0].ids
         return ids
 
-    def _spaced(self, text: str) -> str:
-        if self.vocabulary.remove_extra_whitespaces:
+    def _spaced(self, text: str, *, after_special: bool) -> str:
+        vocabulary = self.vocabulary
+        if vocabulary.prepend_scheme == "words":
+            words = filter(None, WHITE_SPACES.split(text))
+            return "".join(word if word.startswith(SPACE) else SPACE + word for word in words)
+        if vocabulary.prepend_scheme is not None:
+            if vocabulary.remove_extra_whitespaces:
+                text = re.sub(" {2,}", SPACE, text.rstrip("".join(WHITE_SPACE)))
+            return self.spaced(text, after_special=after_special)
+        if vocabulary.remove_extra_whitespaces:
             return "".join(SPACE + word for word in text.split(" ") if word)
-        if self.vocabulary.add_space_prefix and (behind := text.lstrip(" ")):
+        if vocabulary.add_space_prefix and (behind := text.lstrip(" ")):
             text = text[: len(text) - len(behind)] + " " + behind
         return text.replace(" ", SPACE)
 
