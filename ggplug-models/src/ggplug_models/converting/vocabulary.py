@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ModelError
+from ggplug_models.converting import same_tokens
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
@@ -48,10 +49,14 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
             raise ModelError(missing, got=None, wanted=token)
     found |= family.vocabulary(found, config, folder) if family.vocabulary else {}
     found |= further_ends(folder, config, found, n_vocab)
-    found |= around(folder.optional_json("tokenizer.json") or Values({}), found, n_vocab)
+    description = folder.optional_json("tokenizer.json") or Values({})
+    found |= around(description, found, n_vocab)
     if WHOLE_WORDS in found and found[WHOLE_WORDS] == BY_NAME[found[PRE]].whole_words:
         del found[WHOLE_WORDS]
-    return {key: value for key, value in found.items() if value is not None}
+    found = {key: value for key, value in found.items() if value is not None}
+    if description.values and HF_JSON not in found:
+        same_tokens.check(folder, description, found)
+    return found
 
 
 def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:

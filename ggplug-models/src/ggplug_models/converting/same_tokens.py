@@ -1,0 +1,59 @@
+"""Whether the vocabulary of a file splits texts as the folder's ``tokenizer.json`` does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenizers import Tokenizer as Whole
+
+from ggplug.errors import ModelError
+from ggplug_models.converting.folder import Folder
+from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers import load_tokenizer
+from ggplug_models.tokenizers.library import library
+
+NAME = "tokenizer.json"
+
+_TEXTS = (
+    "The quick brown fox can't jump over 12345 lazy dogs, twice!",
+    " two  spaces   three ",
+    "first line\n\n\tsecond = [1, 2.5] # line",
+    "naïve Straße 日本語 🙂",
+)
+"""Texts with what tokenizers differ in: spaces, numbers, marks, lines, capitals, other alphabets."""
+
+_MOST = 4
+"""How many added tokens of each kind stand in texts: vocabularies may have thousands that are alike."""
+
+
+def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> None:
+    """Raises ModelError for a text that the file's vocabulary splits in another way.
+
+    ``description``: ``tokenizer.json``; ``metadata``: of the file.  What is put around texts is not compared.
+    """
+    with library(NAME):
+        theirs = Whole.from_buffer(folder.read(NAME))
+    ours = load_tokenizer(metadata)
+    for text in _texts(description):
+        wanted = theirs.encode(text, add_special_tokens=False).ids
+        found = [*ours.encode(text, parse_special=True)]
+        if found != wanted:
+            raise ModelError(
+                f"{folder.path / NAME} splits texts in a way that GGUF files cannot say: {text!r} is {wanted} there, "
+                f"and would be {found} with the file",
+                got=found,
+                wanted=wanted,
+            )
+
+
+def _texts(description: Values) -> Iterator[str]:
+    yield from _TEXTS
+    kinds = Counter[tuple[Any, ...]]()
+    for token in description.objects("added_tokens", []):
+        kind = tuple(value for key, value in token.values.items() if key not in ("id", "content"))
+        kinds[kind] += 1
+        if kinds[kind] <= _MOST:
+            name = token.text("content")
+            yield f"{name}the end {name} of it {name}\n{name}"
