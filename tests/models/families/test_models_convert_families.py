@@ -619,7 +619,7 @@ def test_ways_of_splitting_are_known_by_their_patterns(patterns: tuple[str, ...]
         else {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in patterns
     ]
-    steps.append({"type": "ByteLevel", "use_regex": False})
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
     changed(folder, "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
     assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.ggml.pre"] == name
 
@@ -654,7 +654,8 @@ def test_merged_pieces_without_tokenizer_model_are_scored_by_their_merges(tmp_pa
         "vocab": {word: n for n, word in enumerate(words)},
         "merges": [["a", "b"], ["▁", "ab"], ["b", "a"]],
     }
-    added = [{"id": n, "content": words[n], "special": True} for n in range(3)]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": n, "content": words[n], "special": True, **flags} for n in range(3)]
     whole = {"model": model, "added_tokens": added, "normalizer": SPACES}
     (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
     found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
@@ -791,8 +792,15 @@ SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 def test_a_last_token_that_the_template_adds_ends_texts_and_the_other_ends_turns(tmp_path: Path) -> None:
     folder = made("llama3", tmp_path)
     names = ("<|begin_of_text|>", "<|end_of_text|>")
-    single = [{"SpecialToken": {"id": names[0]}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": names[1]}}]
-    changed(folder, "tokenizer.json", post_processor={"type": "TemplateProcessing", "single": single, "pair": []})
+    single = [
+        {"SpecialToken": {"id": names[0], "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": names[1], "type_id": 0}},
+    ]
+    ids = {each["content"]: each["id"] for each in json.loads((folder / "tokenizer.json").read_text())["added_tokens"]}
+    special = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in names}
+    whole = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
+    changed(folder, "tokenizer.json", post_processor=whole)
     found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     tokens = found["tokenizer.ggml.tokens"]
     ids = {kind: tokens[found[f"tokenizer.ggml.{kind}_token_id"]] for kind in ("bos", "eos", "eot")}
