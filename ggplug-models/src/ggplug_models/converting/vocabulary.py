@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
@@ -14,17 +13,17 @@ from ggplug.errors import ModelError
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
-from ggplug_models.converting.special import KEYS, around, chat_template, further_ends, refused_model, special
+from ggplug_models.converting.special import KEYS, around, bare, chat_template, further_ends, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.converting.token_files import LINES, RANKS, WORLD, lines, ranked, world
-from ggplug_models.converting.token_table import BYTE, NORMAL, SPACE_PREFIX, UNKNOWN, USER_DEFINED, TokenTable
-from ggplug_models.converting.tokenizer_json import drops_spaces, normalizers, of_bytes, of_text, puts_space
+from ggplug_models.converting.token_table import BYTE, NORMAL, UNKNOWN, USER_DEFINED, TokenTable
+from ggplug_models.converting.tokenizer_json import added_tokens, of_bytes, of_text, of_unigrams
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
 from ggplug_models.tokenizers.unigram import CHARSMAP
-from ggplug_models.tokenizers.vocabulary import SCORES, TOKENS
+from ggplug_models.tokenizers.vocabulary import SCORES, SPACE_PREFIX, TOKENS
 
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
@@ -78,17 +77,14 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if kinds != (MERGED,) and PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
         description = folder.optional_json("tokenizer.json") or Values({})
         found = _sentence_pieces(folder, description, settings, n_vocab)
+        prefix = False if family.architecture.startswith("gemma") else settings.boolean("add_prefix_space", None)
+        found |= {} if prefix is None else {SPACE_PREFIX: prefix}
     else:
         description = folder.json("tokenizer.json")
         model = description.inner("model")
         if model.text("type", "BPE") != "BPE":
             raise refused_model(description, "'BPE'")
         found = (_merged_pieces if model.boolean("byte_fallback", False) else _byte_pairs)(description, n_vocab)
-    if SCORES in found:
-        prefix = settings.boolean("add_prefix_space", found.get(SPACE_PREFIX))
-        if family.architecture.startswith("gemma"):
-            prefix = False
-        found |= {} if prefix is None else {SPACE_PREFIX: prefix}
     return found | special(folder, description, settings, config, n_vocab)
 
 
@@ -105,7 +101,7 @@ def _byte_pairs(description: Values, n_vocab: int) -> dict[str, Any]:
     tokens.put_added(description, Values({}))
     joined = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in merges(description)]
     whole = tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: joined}
-    return whole | of_bytes(description, n_vocab)
+    return whole | bare(description, "bos") | of_bytes(description, n_vocab)
 
 
 def merges(description: Values) -> list[tuple[str, str]]:
@@ -170,34 +166,18 @@ def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
         if token >= n_vocab or not _scored(entry):
             raise model.refused("vocab", f"an array of at most {n_vocab} pairs of a token and its score")
         tokens.put(token, entry[0], UNKNOWN if token == unknown else NORMAL, entry[1])
-    for entry in description.objects("added_tokens", []):
-        token = entry.integer("id", at_least=0)
-        if token < n_vocab and token != unknown:
-            tokens.types[token] = CONTROL if entry.boolean("special", False) else USER_DEFINED
-    return {
-        **tokens.metadata("t5", "default"),
-        SCORES: tokens.scores,
-        SPACE_PREFIX: puts_space(description),
-        "tokenizer.ggml.remove_extra_whitespaces": drops_spaces(description),
-        **_table(description),
-    }
+    for token, entry in added_tokens(description, n_vocab):
+        if token != unknown:
+            kind = CONTROL if entry.boolean("special", False) else USER_DEFINED
+            tokens.put(token, entry.text("content"), kind, tokens.scores[token])
+    texts = (text for text, kind in zip(tokens.texts, tokens.types, strict=True) if kind == NORMAL)
+    whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores}
+    return whole | bare(description, "eos") | of_unigrams(description, n_vocab, texts)
 
 
 def _scored(entry: Any) -> bool:
     pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
     return pair and type(entry[1]) in (int, float) and math.isfinite(entry[1])
-
-
-def _table(description: Values) -> dict[str, Any]:
-    """The table of characters of the normaliser, if it has one."""
-    for step in normalizers(description):
-        step.text("type", one_of=("Precompiled",))
-        try:
-            content = base64.b64decode(step.text("precompiled_charsmap"), validate=True)
-        except ValueError:
-            raise step.refused("precompiled_charsmap", "a table in base 64") from None
-        return {CHARSMAP: np.frombuffer(content, np.uint8)}
-    return {}
 
 
 def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
@@ -217,8 +197,8 @@ def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
     tokens.put_added(description, Values({}))
     if unknown in tokens.texts:
         tokens.types[tokens.texts.index(unknown)] = UNKNOWN
-    whole = tokens.metadata("llama", "default") | {SCORES: tokens.scores, SPACE_PREFIX: puts_space(description)}
-    return whole | of_text(description, n_vocab)
+    whole = tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+    return whole | bare(description, "bos") | of_text(description, n_vocab, first)
 
 
 def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]:

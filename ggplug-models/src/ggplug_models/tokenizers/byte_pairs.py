@@ -96,6 +96,13 @@ class BytePairs(Kind):
             found += self._merged(run) if known is None else [known]
         return found
 
+    def normal(self, text: str, *, after_special: bool) -> str:
+        """The text in the normal form; see :meth:`Kind.normal`."""
+        text, normalizer = encodable(text), self._tokenizer.normalizer
+        if normalizer is not None:
+            text = normalizer.normalize_str(text)
+        return text.replace(" ", SPACE) if self.vocabulary.escape_whitespaces else text
+
     def _merged(self, text: str) -> list[int]:
         with library(MERGES):
             ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids

@@ -21,9 +21,13 @@ class Kind(ABC):
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """Tokenizes a text without special tokens.
 
-        ``after_special``: whether the text is at the beginning, or after a special token.  Raises ModelError if the
-        vocabulary has no token for the text.
+        ``after_special``: whether the text is at the beginning, or after a special token behind which a space is added.
+        Raises ModelError if the vocabulary has no token for the text.
         """
+
+    def normal(self, text: str, *, after_special: bool) -> str:
+        """A text as it is where late tokens are searched in it; :meth:`encode` does not change it further."""
+        return text
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for; a special token stands for its name."""

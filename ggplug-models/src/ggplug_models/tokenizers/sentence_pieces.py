@@ -50,10 +50,13 @@ class SentencePieces(Kind):
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
-        text = encodable(text)
-        if self.vocabulary.add_space_prefix and after_special:
-            text = " " + text
-        return self._known.ids(self._words.findall(text.replace(" ", SPACE)))
+        return self._known.ids(self._words.findall(self.normal(text, after_special=after_special)))
+
+    def normal(self, text: str, *, after_special: bool) -> str:
+        """The text with U+2581 for spaces, and with the one before it; see :meth:`Kind.normal`."""
+        text = encodable(text).replace(" ", SPACE)
+        has_one = self.vocabulary.prepend_scheme is not None and text.startswith(SPACE)
+        return SPACE + text if self.vocabulary.add_space_prefix and after_special and not has_one else text
 
     def _word(self, word: str) -> tuple[int, ...]:
         adjacent = self._adjacent

@@ -92,15 +92,22 @@ class Unigrams(Kind):
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
-        normal = self._spaced(self._normal(encodable(text)))
+        normal = self._spaced(self._normal(encodable(text)), after_special=after_special)
         with library(TOKENS):
             ids: list[int] = self._tokenizer.encode_batch_fast([normal], add_special_tokens=False)[0].ids
         return ids
 
-    def _spaced(self, text: str) -> str:
-        if self.vocabulary.remove_extra_whitespaces:
-            return "".join(SPACE + word for word in text.split(" ") if word)
-        if self.vocabulary.add_space_prefix and (behind := text.lstrip(" ")):
+    def _spaced(self, text: str, *, after_special: bool) -> str:
+        vocabulary = self.vocabulary
+        scheme = vocabulary.prepend_scheme
+        adds = vocabulary.add_space_prefix and after_special
+        begins = text.startswith((" ", SPACE))
+        if vocabulary.remove_extra_whitespaces:
+            spaced = "".join(SPACE + word for word in text.split(" ") if word)
+            return spaced if scheme is None or adds or begins else spaced[1:]
+        if scheme is not None:
+            text = " " + text if text and adds and not begins else text
+        elif vocabulary.add_space_prefix and (behind := text.lstrip(" ")):
             text = text[: len(text) - len(behind)] + " " + behind
         return text.replace(" ", SPACE)
 

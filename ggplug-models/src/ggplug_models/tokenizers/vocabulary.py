@@ -29,8 +29,18 @@ STRIPS_LEFT, STRIPS_RIGHT = 1, 2
 ENDING = "tokenizer.ggml.end_token_ids"
 """A key of ggplug's: the ids of tokens that end texts, in addition to those that llama.cpp finds."""
 
+LATE = "tokenizer.ggml.normalized_token_ids"
+"""A key of ggplug's: the ids of tokens that are searched after the others, in the normalised text, and normalised."""
+
 BEFORE, AFTER = "tokenizer.ggml.tokens_before", "tokenizer.ggml.tokens_after"
 """Keys of ggplug's: the ids of the tokens that are added before and after texts, if they are not BOS and EOS alone."""
+
+SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
+PREPENDS = "tokenizer.ggml.prepend_scheme"
+"""A key of ggplug's, one of :data:`SCHEMES`: before which texts that begin with no space one is put, all ("always") or
+those that no special token is before ("first"); without it, also before texts that begin with one."""
+
+SCHEMES = ("always", "first")
 
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""
@@ -183,7 +193,8 @@ class Vocabulary:
 
     ``texts``: the tokens by id, as in the file.  ``ids``: the ids by text.  ``attributes``, ``scores``: by id.
     ``special``: the ids of special tokens that exist, by name (``bos``, ``eos``, ``eot``, ``unk``, ...).  ``ends``: the
-    ids of end tokens.  ``stripped``: the white space that tokens remove from the text around them.
+    ids of end tokens.  ``stripped``: the white space that tokens remove from the text around them.  ``late``: the ids
+    of tokens that are searched in the normalised text.
 
     Raises ModelError for lists that are missing, of the wrong type or of different lengths, for duplicate tokens, and
     for a byte token whose text is not a byte.
@@ -206,7 +217,8 @@ class Vocabulary:
         self.special = self._special(rules)
         self.add_bos: bool = values.boolean("tokenizer.ggml.add_bos_token", rules.add_bos)
         self.add_eos: bool = values.boolean("tokenizer.ggml.add_eos_token", rules.add_eos)
-        self.add_space_prefix: bool = values.boolean("tokenizer.ggml.add_space_prefix", rules.add_space_prefix)
+        self.add_space_prefix: bool = values.boolean(SPACE_PREFIX, rules.add_space_prefix)
+        self.prepend_scheme: str | None = values.text(PREPENDS, None, one_of=SCHEMES)
         self.remove_extra_whitespaces: bool = values.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
         self.escape_whitespaces = rules.escape_whitespaces
         self.clean_spaces = rules.clean_spaces
@@ -214,6 +226,7 @@ class Vocabulary:
         self._known_by_text()
         self.ends = self._ends()
         self._before, self._after = self._listed(BEFORE), self._listed(AFTER)
+        self.late = frozenset(self._listed(LATE) or ())
         self._known_by_name()
         self.bytes = {n: self._byte(n) for n in self.having(Attribute.BYTE)}
 
