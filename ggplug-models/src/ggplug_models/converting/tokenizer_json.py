@@ -20,7 +20,6 @@ from ggplug_models.tokenizers.unigram import CHARSMAP
 from ggplug_models.tokenizers.vocabulary import (
     LATE,
     PREPENDS,
-    SCHEMES,
     SPACE,
     SPACE_PREFIX,
     STRIPS,
@@ -74,7 +73,7 @@ def of_text(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str,
             step.text("content", one_of=(SPACE,))
     if kinds.count("Prepend") > 1:
         raise description.refused("normalizer", "one that puts one space before texts")
-    steps = [step for step in _pre_tokenizers(description) if "Replace" not in kinds or not _splits_at_spaces(step)]
+    steps = [step for step in pre_tokenizers(description) if "Replace" not in kinds or not _splits_at_spaces(step)]
     if len(steps) > 1 or any(step.text("type") != "Metaspace" for step in steps):
         raise description.refused("pre_tokenizer", "null or Metaspace alone: GGUF files have no key for others")
     if not steps and "Replace" not in kinds:
@@ -107,7 +106,7 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
             step.text("content", one_of=(" ", SPACE))
         elif step.boolean("strip_left", False):
             raise step.refused("strip_left", "false: GGUF files of unigrams have no key for it")
-    splits = list(_pre_tokenizers(description))
+    splits = list(pre_tokenizers(description))
     words = [step.text("type", one_of=("WhitespaceSplit", "Metaspace")) for step in splits]
     if words not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
         raise description.refused("pre_tokenizer", "Metaspace, or WhitespaceSplit and Metaspace")
@@ -118,11 +117,14 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
     if _metaspace(splits[-1]) and any(re.search(crossing, token, re.DOTALL) for token in listed):
         raise splits[-1].refused("split", "false, because some tokens have spaces within them")
     spaces = _prefix(splits[-1:])
-    scheme = spaces.get(PREPENDS)
-    if drops and scheme != "always" and (scheme is None or len(words) > 1):
-        raise splits[-1].refused("prepend_scheme", "'always', because other spaces are dropped")
-    if drops and scheme == "always":
-        del spaces[PREPENDS]  # each word has a space before it in any case
+    if len(words) > 1:
+        if spaces.get(PREPENDS) != "always":
+            raise splits[-1].refused("prepend_scheme", "'always', because WhitespaceSplit keeps no other spaces")
+        spaces[PREPENDS] = "words"
+    elif drops and PREPENDS not in spaces:
+        raise splits[-1].refused(
+            "prepend_scheme", "'always' or 'first': GGUF files that drop spaces have no key for it"
+        )
     added = _added(description, n_vocab, lambda entry: False, follows=False)
     return {**spaces, "tokenizer.ggml.remove_extra_whitespaces": drops, **table, **added}
 
@@ -158,13 +160,14 @@ def _prefix(steps: Iterable[Values]) -> dict[str, Any]:
     """The keys of a space before texts, as the step Metaspace says, if there is one."""
     for step in steps:
         adds = step.boolean("add_prefix_space", True)
-        scheme = step.text("prepend_scheme", "always" if adds else "never", one_of=(*SCHEMES, "never"))
+        scheme = step.text("prepend_scheme", "always" if adds else "never", one_of=("always", "first", "never"))
         if scheme != "never":
             return {SPACE_PREFIX: True, PREPENDS: scheme}
     return {SPACE_PREFIX: False}
 
 
-def _pre_tokenizers(description: Values) -> Iterator[Values]:
+def pre_tokenizers(description: Values) -> Iterator[Values]:
+    """The steps of the pre-tokenizer."""
     return _steps(description, "pre_tokenizer", "pretokenizers")
 
 

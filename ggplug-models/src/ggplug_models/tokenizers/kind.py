@@ -29,6 +29,12 @@ class Kind(ABC):
         """A text as it is where late tokens are searched in it; :meth:`encode` does not change it further."""
         return text
 
+    def spaced(self, text: str, *, after_special: bool) -> str:
+        """A text with U+2581 for spaces, and with one before it where the file says so."""
+        vocabulary, text = self.vocabulary, text.replace(" ", SPACE)
+        adds = vocabulary.add_space_prefix and after_special and text
+        return SPACE + text if adds and not (vocabulary.prepend_scheme and text.startswith(SPACE)) else text
+
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for; a special token stands for its name."""
         vocabulary = self.vocabulary

@@ -54,9 +54,7 @@ class SentencePieces(Kind):
 
     def normal(self, text: str, *, after_special: bool) -> str:
         """The text with U+2581 for spaces, and with the one before it; see :meth:`Kind.normal`."""
-        text = encodable(text).replace(" ", SPACE)
-        has_one = self.vocabulary.prepend_scheme is not None and text.startswith(SPACE)
-        return SPACE + text if self.vocabulary.add_space_prefix and after_special and not has_one else text
+        return self.spaced(encodable(text), after_special=after_special)
 
     def _word(self, word: str) -> tuple[int, ...]:
         adjacent = self._adjacent

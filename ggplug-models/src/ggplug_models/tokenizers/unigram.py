@@ -14,7 +14,15 @@ from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
-from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Attribute, Defaults, Vocabulary
+from ggplug_models.tokenizers.vocabulary import (
+    SPACE,
+    TOKENS,
+    WHITE_SPACE,
+    WHITE_SPACES,
+    Attribute,
+    Defaults,
+    Vocabulary,
+)
 
 CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 
@@ -99,15 +107,16 @@ class Unigrams(Kind):
 
     def _spaced(self, text: str, *, after_special: bool) -> str:
         vocabulary = self.vocabulary
-        scheme = vocabulary.prepend_scheme
-        adds = vocabulary.add_space_prefix and after_special
-        begins = text.startswith((" ", SPACE))
+        if vocabulary.prepend_scheme == "words":
+            words = filter(None, WHITE_SPACES.split(text))
+            return "".join(word if word.startswith(SPACE) else SPACE + word for word in words)
+        if vocabulary.prepend_scheme is not None:
+            if vocabulary.remove_extra_whitespaces:
+                text = re.sub(" {2,}", SPACE, text.rstrip("".join(WHITE_SPACE)))
+            return self.spaced(text, after_special=after_special)
         if vocabulary.remove_extra_whitespaces:
-            spaced = "".join(SPACE + word for word in text.split(" ") if word)
-            return spaced if scheme is None or adds or begins else spaced[1:]
-        if scheme is not None:
-            text = " " + text if text and adds and not begins else text
-        elif vocabulary.add_space_prefix and (behind := text.lstrip(" ")):
+            return "".join(SPACE + word for word in text.split(" ") if word)
+        if vocabulary.add_space_prefix and (behind := text.lstrip(" ")):
             text = text[: len(text) - len(behind)] + " " + behind
         return text.replace(" ", SPACE)
 

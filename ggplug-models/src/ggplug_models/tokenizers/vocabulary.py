@@ -7,6 +7,7 @@ same rules (llama.cpp, ``src/llama-vocab.cpp``, commit 0c1e570).
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,10 +38,11 @@ BEFORE, AFTER = "tokenizer.ggml.tokens_before", "tokenizer.ggml.tokens_after"
 
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 PREPENDS = "tokenizer.ggml.prepend_scheme"
-"""A key of ggplug's, one of :data:`SCHEMES`: before which texts that begin with no space one is put, all ("always") or
-those that no special token is before ("first"); without it, also before texts that begin with one."""
+"""A key of ggplug's, one of :data:`SCHEMES`: before which texts a space is put if they begin with none.  These are all
+("always"), those that no special token is before ("first"), or all words, which white space separates ("words").
+Without the key, one is also put before texts that begin with a space."""
 
-SCHEMES = ("always", "first")
+SCHEMES = ("always", "first", "words")
 
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""
@@ -50,6 +52,8 @@ WHITE_SPACE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000
     map(chr, range(0x2000, 0x200B))
 )
 """White space as Unicode defines it; Python's ``str.split`` has four more characters."""
+
+WHITE_SPACES = re.compile(f"[{re.escape(''.join(sorted(WHITE_SPACE)))}]+")
 
 
 class Attribute(enum.IntFlag):
