@@ -91,6 +91,12 @@ that llama.cpp has no key for are under `tokenizer.ggml.end_token_ids`, which ll
 EOS, the end of a turn, and tokens that it knows by their texts.  In the same way, `tokenizer.ggml.tokens_before` and
 `tokens_after` have the tokens that `tokenizer.json` puts around texts if they are not BOS and EOS alone, as GLM's two.
 
+A `tokenizer.json` without a `tokenizer.model` says before which texts a space is put, and in which order added tokens
+are found.  What llama.cpp has no key for is under `tokenizer.ggml.prepend_scheme` (of `Metaspace`: `always`, `first`,
+or, for each word, `words`) and `tokenizer.ggml.normalized_token_ids` (added tokens that are found in the normalised
+text); llama.cpp puts a space before each text, and finds the longest tokens first.  Other normalizers and
+pre-tokenizers are refused by name.
+
 ## Architectures that do not load
 
 llama.cpp (the sources of llama-cpp-python 0.3.36) has {count} architectures more.  A file of one of them is refused as

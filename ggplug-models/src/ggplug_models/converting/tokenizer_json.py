@@ -63,7 +63,13 @@ def of_text(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str,
 
     ``made``: the tokens that merges make.
     """
-    _merges_alone(description.inner("model"))
+    model = description.inner("model")
+    _merges_alone(model)
+    if model.boolean("ignore_merges", False):
+        raise model.refused("ignore_merges", "false: GGUF files whose tokens are text have no key for it")
+    words = model.inner("vocab").values
+    if any(f"<0x{byte:02X}>" not in words for byte in range(256) if byte not in _NEVER_IN_UTF_8):
+        raise model.refused("byte_fallback", "true with a token for each byte, from <0x00> to <0xF4>")
     kinds = []
     for step in normalizers(description):
         kinds.append(step.text("type", one_of=("Prepend", "Replace")))
@@ -96,38 +102,34 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
     model = description.inner("model")
     if model.boolean("byte_fallback", False):
         raise model.refused("byte_fallback", "false: GGUF files of unigrams have no tokens of bytes")
+    *before, spaces = list(pre_tokenizers(description)) or [Values({})]
+    in_words = [step.text("type") for step in before] == ["WhitespaceSplit"]
+    if not (in_words or not before) or spaces.text("type", None) != "Metaspace":
+        raise description.refused("pre_tokenizer", "Metaspace, or WhitespaceSplit and Metaspace")
     steps = [step for step in normalizers(description) if not _keeps_all(step)]
     kinds = [step.text("type", one_of=("Precompiled", "Strip", "Replace")) for step in steps]
     table = {}
     if kinds[:1] == ["Precompiled"]:
         table, kinds = _table(steps.pop(0)), kinds[1:]
+    if kinds not in ([], ["Strip", "Replace"], ["Replace"] if in_words else []):
+        raise description.refused("normalizer", "Precompiled, or with Strip and Replace of several spaces behind it")
     for step in steps:
         if step.text("type") == "Replace":
             step.inner("pattern").text("Regex", one_of=(" {2,}",))
-            step.text("content", one_of=(" ", SPACE))
+            step.text("content", one_of=(" ",) if in_words else (" ", SPACE))
         elif step.boolean("strip_left", False):
             raise step.refused("strip_left", "false: GGUF files of unigrams have no key for it")
-    splits = list(pre_tokenizers(description))
-    words = [step.text("type", one_of=("WhitespaceSplit", "Metaspace")) for step in splits]
-    if words not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
-        raise description.refused("pre_tokenizer", "Metaspace, or WhitespaceSplit and Metaspace")
-    if kinds not in ([], ["Strip", "Replace"], ["Replace"][: len(words) - 1]):
-        raise description.refused("normalizer", "Precompiled, or with Strip and Replace of several spaces behind it")
-    drops = bool(kinds) or len(words) > 1
+    drops = in_words or bool(kinds)
     crossing = f"[^{SPACE}]{SPACE}" if drops else f".{SPACE}"
-    if _metaspace(splits[-1]) and any(re.search(crossing, token, re.DOTALL) for token in listed):
-        raise splits[-1].refused("split", "false, because some tokens have spaces within them")
-    spaces = _prefix(splits[-1:])
-    if len(words) > 1:
-        if spaces.get(PREPENDS) != "always":
-            raise splits[-1].refused("prepend_scheme", "'always', because WhitespaceSplit keeps no other spaces")
-        spaces[PREPENDS] = "words"
-    elif drops and PREPENDS not in spaces:
-        raise splits[-1].refused(
-            "prepend_scheme", "'always' or 'first': GGUF files that drop spaces have no key for it"
-        )
+    if _metaspace(spaces) and any(re.search(crossing, token, re.DOTALL) for token in listed):
+        raise spaces.refused("split", "false, because some tokens have spaces within them")
+    found = _prefix([spaces])
+    if drops and found.get(PREPENDS) not in (("always",) if in_words else ("always", "first")):
+        wanted = "'always', because WhitespaceSplit keeps no other spaces" if in_words else "'always' or 'first'"
+        raise spaces.refused("prepend_scheme", wanted)
+    found |= {PREPENDS: "words"} if in_words else {}
     added = _added(description, n_vocab, lambda entry: False, follows=False)
-    return {**spaces, TRIMS: drops, **table, **added}
+    return {**found, TRIMS: drops, **table, **added}
 
 
 def _keeps_all(step: Values) -> bool:

@@ -50,8 +50,8 @@ class Tokenizer(Unique):
         self.vocabulary = kind.vocabulary
         self._kind = kind
         names = {n: self.vocabulary.texts[n] for n in self.vocabulary.having(FOUND_IN_TEXT)}
-        late = {n: kind.normal(names.pop(n), after_special=True) for n in self.vocabulary.late & names.keys()}
-        self._fragments = Fragments(kind.vocabulary, names)
+        late = {n: kind.normal(names[n], after_special=True) for n in names if n in self.vocabulary.late}
+        self._fragments = Fragments(kind.vocabulary, {n: name for n, name in names.items() if n not in late})
         self._late = Fragments(kind.vocabulary, late) if late else None
         self._word_pieces = isinstance(kind, WordPieces)
         self._adds = not isinstance(kind, LongestTokens)
@@ -138,7 +138,7 @@ class Tokenizer(Unique):
         rest = text
         for token in before:
             rest = rest.removeprefix(self.vocabulary.texts[token])
-        begins = rest == text or not self._only_first
+        begins = rest == text or not (self._only_first or self.vocabulary.late.intersection(before))
         return [*before, *self.encode(rest, parse_special=True, begins=begins)]  # raises if it is not a string
 
     def at_least(self, text: str) -> int:
