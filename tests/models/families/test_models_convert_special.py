@@ -282,6 +282,11 @@ def test_merged_pieces_of_texts_that_a_file_cannot_say_are_refused(
     check_refused(made("xverse", tmp_path), [place], value, named)
 
 
+def test_gemma_4_has_no_key_for_a_space_before_texts(tmp_path: Path) -> None:
+    named = "normalizer must be one that puts no space before texts"
+    check_refused(made("gemma4", tmp_path), ["normalizer"], sequence("normalizers", PREPEND, SPACES), named)
+
+
 @pytest.mark.parametrize(
     ("form", "token"),
     [

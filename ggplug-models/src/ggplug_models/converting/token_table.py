@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,11 @@ class TokenTable:
     def put(self, token: int, text: str, kind: int, score: float = 0.0) -> None:
         self.texts[token], self.types[token], self.scores[token] = text, kind, score
 
-    def put_added(self, description: Values, settings: Values) -> None:
+    def put_added(self, description: Values, settings: Values) -> dict[int, Values]:
         """Adds the tokens that were added to the vocabulary; U+2581 in their texts becomes a space.
 
-        Raises ModelError for one with the text of another token, which files cannot have.
+        Returns their entries by id; as in transformers, the settings' replace the others.  Raises ModelError for one
+        with the text of another token, which files cannot have.
         """
         n = len(self.texts)
         entries = [(each.values.get("id"), each) for each in description.objects("added_tokens", [])]
@@ -55,6 +57,12 @@ class TokenTable:
         for token, entry in put.items():
             if times[self.texts[token]] > 1:
                 raise entry.refused("content", "a text that no other token of the vocabulary has")
+        return put
+
+    @property
+    def normal(self) -> Iterator[str]:
+        """The texts of normal tokens."""
+        return (text for text, kind in zip(self.texts, self.types, strict=True) if kind == NORMAL)
 
     def metadata(self, model: str, pre: str) -> dict[str, Any]:
         return {

@@ -16,7 +16,7 @@ import numpy as np
 
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import FORM, FORMS, LETTERS, WHOLE_WORDS
-from ggplug_models.tokenizers.unigram import CHARSMAP
+from ggplug_models.tokenizers.charsmap import CHARSMAP
 from ggplug_models.tokenizers.vocabulary import (
     LATE,
     PREPENDS,
@@ -25,6 +25,7 @@ from ggplug_models.tokenizers.vocabulary import (
     STRIPS,
     STRIPS_LEFT,
     STRIPS_RIGHT,
+    TRIMS,
 )
 
 _NEVER_IN_UTF_8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -128,7 +129,7 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
         raise spaces.refused("prepend_scheme", wanted)
     found |= {PREPENDS: "words"} if in_words else {}
     added = _added(description, n_vocab, lambda entry: False, follows=False)
-    return {**found, "tokenizer.ggml.remove_extra_whitespaces": drops, **table, **added}
+    return {**found, TRIMS: drops, **table, **added}
 
 
 def _keeps_all(step: Values) -> bool:
@@ -217,7 +218,6 @@ def _added(description: Values, n_vocab: int, changes: Callable[[Values], bool],
     ``changes``: whether that makes a difference for such a token; it does, too, where another token is within its text.
     ``follows``: whether files can say it.  Raises ModelError.
     """
-    strips = np.zeros(n_vocab, np.uint8)
     late: list[int] = []
     early = {
         entry.text("content")
@@ -226,20 +226,29 @@ def _added(description: Values, n_vocab: int, changes: Callable[[Values], bool],
     }
     different = False
     for token, entry in added_tokens(description, n_vocab):
-        if entry.boolean("single_word", False):
-            raise entry.refused("single_word", "false: in GGUF files, tokens are also found within words")
-        left, right = entry.boolean("lstrip", False), entry.boolean("rstrip", False)
-        strips[token] = left * STRIPS_LEFT + right * STRIPS_RIGHT
         if entry.boolean("normalized", False):
             late.append(token)
             if changes(entry) or not early.isdisjoint(_within(entry.text("content"))):
                 different = True
                 if not follows:
                     raise entry.refused("normalized", "false: GGUF files have no key for it with such a normalizer")
-    return {
-        **({STRIPS: strips} if strips.any() else {}),
-        **({LATE: np.array(late, np.uint32)} if different else {}),
-    }
+    return strips(added_tokens(description, n_vocab), n_vocab) | (
+        {LATE: np.array(late, np.uint32)} if different else {}
+    )
+
+
+def strips(entries: Iterable[tuple[int, Values]], n_vocab: int) -> dict[str, Any]:
+    """The white space that added tokens, by their ids, remove from the text around them, if any does.
+
+    Raises ModelError for one that is not found within words.
+    """
+    found = np.zeros(n_vocab, np.uint8)
+    for token, entry in entries:
+        if entry.boolean("single_word", False):
+            raise entry.refused("single_word", "false: in GGUF files, tokens are also found within words")
+        left, right = entry.boolean("lstrip", False), entry.boolean("rstrip", False)
+        found[token] = left * STRIPS_LEFT + right * STRIPS_RIGHT
+    return {STRIPS: found if found.any() else None}
 
 
 def _within(text: str) -> Iterator[str]:

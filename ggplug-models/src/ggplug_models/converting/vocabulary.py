@@ -13,24 +13,34 @@ from ggplug.errors import ModelError
 from ggplug_models.converting import same_tokens
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
+from ggplug_models.converting.sentencepiece import (
+    BPE,
+    CHARACTERS,
+    MODEL_TYPE,
+    PIECES,
+    TABLE,
+    UNIGRAM,
+    UNIGRAM_PIECES,
+    for_pairs,
+    for_unigrams,
+    pieces,
+    rules,
+)
 from ggplug_models.converting.special import KEYS, around, bare, chat_template, further_ends, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.converting.token_files import LINES, RANKS, WORLD, lines, ranked, world
 from ggplug_models.converting.token_table import BYTE, NORMAL, UNKNOWN, USER_DEFINED, TokenTable
-from ggplug_models.converting.tokenizer_json import added_tokens, of_bytes, of_text, of_unigrams
+from ggplug_models.converting.tokenizer_json import added_tokens, normalizers, of_bytes, of_text, of_unigrams, strips
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
+from ggplug_models.tokenizers.charsmap import Replacements
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
-from ggplug_models.tokenizers.unigram import CHARSMAP
-from ggplug_models.tokenizers.vocabulary import SCORES, SPACE_PREFIX, TOKENS
+from ggplug_models.tokenizers.unigram import BYTES
+from ggplug_models.tokenizers.vocabulary import EVERY, PREPENDS, SCORES, SPACE_PREFIX, TOKENS
 
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
-
-UNIGRAM = 1
-"""The type of a SentencePiece model."""
 
 
 def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
@@ -69,7 +79,7 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if kinds == ("Unigram",):
         description = folder.optional_json("tokenizer.json") or Values({})
         if PIECES in folder or UNIGRAM_PIECES in folder or not description.values:
-            found = _unigram(folder, n_vocab)
+            found = _unigram(folder, description, n_vocab)
         else:
             found = _listed_unigram(description, n_vocab)
         return found | special(folder, description, settings, config, n_vocab)
@@ -123,16 +133,54 @@ def merges(description: Values) -> list[tuple[str, str]]:
 
 
 def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
-    """The metadata of a SentencePiece vocabulary, from ``tokenizer.model``."""
-    tokens = _pieces_and_added(folder, PIECES, n_vocab)
-    tokens.put_added(description, settings)
-    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+    """The metadata of a SentencePiece vocabulary, from ``tokenizer.model``.
+
+    What is done with texts before they are tokenized says ``tokenizer.json`` if there is one, as in transformers.
+    """
+    says, tokens = _rules_and_pieces(folder, PIECES, n_vocab, UNIGRAM, BPE, CHARACTERS)
+    unknown = int(np.argmax(tokens.types == UNKNOWN))
+    entries = tokens.put_added(description, settings)
+    unigrams = says.integer(MODEL_TYPE) == UNIGRAM
+    whole = tokens.metadata("t5" if unigrams else "llama", "default") | {SCORES: tokens.scores}
+    if unigrams:
+        whole |= {"tokenizer.ggml.unknown_token_id": unknown, **_AS_OF_PAIRS}
+    if "model" in description:
+        kind = "Unigram" if unigrams else "BPE"
+        model = description.inner("model")
+        model.text("type", kind, one_of=(kind,))
+        precompiled = any(step.text("type") == "Precompiled" for step in normalizers(description))
+        whole |= bare(description, "bos")
+        whole |= (of_unigrams if precompiled else of_text)(description, n_vocab, tokens.normal)
+        if unigrams:
+            whole = {PREPENDS: EVERY, **whole, BYTES: model.boolean("byte_fallback", False)}
+    elif unigrams:
+        whole |= for_unigrams(says) | {PREPENDS: EVERY}
+    else:
+        whole |= for_pairs(says)
+    return whole | strips(entries.items(), n_vocab)
 
 
-def _pieces_and_added(folder: Folder, name: str, n_vocab: int) -> TokenTable:
-    """The pieces of a SentencePiece file, and the tokens of ``added_tokens.json``."""
+_AS_OF_PAIRS = {
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.add_bos_token": True,
+    "tokenizer.ggml.add_eos_token": False,
+}
+"""What holds for merged pieces without keys."""
+
+
+def _rules_and_pieces(folder: Folder, name: str, n_vocab: int, *types: int) -> tuple[Values, TokenTable]:
+    """The rules of a SentencePiece file, its pieces, and the tokens of ``added_tokens.json``.
+
+    ``types``: the supported types of models.  Raises ModelError.
+    """
+    content, path = folder.read(name), folder.path / name
+    listed, says = pieces(content, path), rules(content, path, types)
+    replacements = Replacements(says.values[TABLE])
     tokens = TokenTable(n_vocab)
-    for token, piece in enumerate(pieces(folder.read(name), folder.path / name)[:n_vocab]):
+    for token, piece in enumerate(listed[:n_vocab]):
+        if piece.type == USER_DEFINED and replacements.replaced(piece.text) != piece.text:
+            raise says.refused(TABLE, f"one that keeps the user-defined piece {piece.text!r}")
         # User-defined tokens follow from added_tokens_decoder; as in llama.cpp, the others become normal ones.
         tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
     added = folder.optional_json("added_tokens.json")
@@ -140,27 +188,16 @@ def _pieces_and_added(folder: Folder, name: str, n_vocab: int) -> TokenTable:
         token = added.integer(text, at_least=0) if added else 0
         if token < n_vocab:
             tokens.put(token, text, USER_DEFINED, -1000)
-    return tokens
+    return says, tokens
 
 
-def _unigram(folder: Folder, n_vocab: int) -> dict[str, Any]:
+def _unigram(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
     """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``."""
-    name = PIECES if PIECES in folder else UNIGRAM_PIECES
-    found = normalisation(folder.read(name), folder.path / name)
-    if found.model != UNIGRAM:
-        raise ModelError(
-            f"{folder.path / name} has a model of type {found.model}, expected {UNIGRAM} (unigram)",
-            got=found.model,
-            wanted=UNIGRAM,
-        )
-    tokens = _pieces_and_added(folder, name, n_vocab)
-    return {
-        **tokens.metadata("t5", "default"),
-        SCORES: tokens.scores,
-        SPACE_PREFIX: found.adds_space,
-        "tokenizer.ggml.remove_extra_whitespaces": found.removes_spaces,
-        **({CHARSMAP: np.frombuffer(found.table, np.uint8)} if found.table else {}),
-    }
+    says, tokens = _rules_and_pieces(folder, PIECES if PIECES in folder else UNIGRAM_PIECES, n_vocab, UNIGRAM)
+    whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
+    if "model" in description and not description.inner("model").boolean("byte_fallback", False):
+        del whole[BYTES]
+    return whole | strips(added_tokens(description, n_vocab), n_vocab)
 
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
@@ -175,9 +212,8 @@ def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
         if token != unknown:
             kind = CONTROL if entry.boolean("special", False) else USER_DEFINED
             tokens.put(token, entry.text("content"), kind, tokens.scores[token])
-    texts = (text for text, kind in zip(tokens.texts, tokens.types, strict=True) if kind == NORMAL)
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores}
-    return whole | bare(description, "eos") | of_unigrams(description, n_vocab, texts)
+    return whole | bare(description, "eos") | of_unigrams(description, n_vocab, tokens.normal)
 
 
 def _scored(entry: Any) -> bool:

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from ggplug.errors import ModelError
 from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.charsmap import Replacements
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
@@ -33,9 +34,13 @@ class SentencePieces(Kind):
         self._words = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
         if any(pair[1] == SPACE and pair[0] != SPACE for pair in self._adjacent):
             self._words = re.compile(".+", re.DOTALL)
+        self._unknown = vocabulary.special.get("unk")
         self._bytes = self._byte_tokens()
         self._known = KnownWords(self._word)
-        self.longest = max(map(len, vocabulary.texts))
+        self._replacements = Replacements.of(vocabulary)
+        shortens = self._replacements or vocabulary.remove_extra_whitespaces or self._bytes is None
+        if not shortens:
+            self.longest = max(map(len, vocabulary.texts))
 
     @classmethod
     def of(cls, values: Values) -> SentencePieces:
@@ -43,18 +48,26 @@ class SentencePieces(Kind):
         rules = Defaults({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
         return cls(Vocabulary(values, rules))
 
-    def _byte_tokens(self) -> list[int | None]:
+    def _byte_tokens(self) -> list[int | None] | None:
+        """The tokens of bytes; None if there are none, but an unknown token."""
         ids = self.vocabulary.ids
-        unknown = self.vocabulary.special.get("unk")
-        return [ids.get(f"<0x{byte:02X}>", ids.get(chr(byte), unknown)) for byte in range(256)]
+        names = [f"<0x{byte:02X}>" for byte in range(256)]
+        if self._unknown is not None and not any(name in ids for name in names):
+            return None
+        return [ids.get(name, ids.get(chr(byte), self._unknown)) for byte, name in enumerate(names)]
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
-        return self._known.ids(self._words.findall(self.normal(text, after_special=after_special)))
+        ids = self._known.ids(self._words.findall(self.normal(text, after_special=after_special)))
+        if self._bytes is not None or self._unknown not in ids:
+            return ids
+        # Several unknown characters in a row are one token.
+        return [token for n, token in enumerate(ids) if not n or token != self._unknown or ids[n - 1] != token]
 
     def normal(self, text: str, *, after_special: bool) -> str:
-        """The text with U+2581 for spaces, and with the one before it; see :meth:`Kind.normal`."""
-        return self.spaced(encodable(text), after_special=after_special)
+        """The text with its replacements, U+2581 for spaces, and the one before it; see :meth:`Kind.normal`."""
+        text = self.trimmed(self._replacements.replaced(encodable(text)), after_special=after_special)
+        return self.spaced(text, after_special=after_special)
 
     def _word(self, word: str) -> tuple[int, ...]:
         adjacent = self._adjacent
@@ -98,6 +111,9 @@ class SentencePieces(Kind):
         return [symbol for symbol, length in zip(symbols, lengths, strict=True) if length]
 
     def _spelled(self, symbol: str) -> list[int]:
+        if self._bytes is None:
+            assert self._unknown is not None
+            return [self._unknown]
         found = []
         for byte in symbol.encode("utf-8"):
             token = self._bytes[byte]

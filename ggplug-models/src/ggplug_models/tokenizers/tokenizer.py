@@ -50,8 +50,8 @@ class Tokenizer(Unique):
         self.vocabulary = kind.vocabulary
         self._kind = kind
         names = {n: self.vocabulary.texts[n] for n in self.vocabulary.having(FOUND_IN_TEXT)}
-        late = {n: kind.normal(names.pop(n), after_special=True) for n in self.vocabulary.late & names.keys()}
-        self._fragments = Fragments(kind.vocabulary, names)
+        late = {n: kind.normal(names[n], after_special=True) for n in names if n in self.vocabulary.late}
+        self._fragments = Fragments(kind.vocabulary, {n: name for n, name in names.items() if n not in late})
         self._late = Fragments(kind.vocabulary, late) if late else None
         self._word_pieces = isinstance(kind, WordPieces)
         self._adds = not isinstance(kind, LongestTokens)

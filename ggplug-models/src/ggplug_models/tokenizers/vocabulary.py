@@ -37,12 +37,15 @@ BEFORE, AFTER = "tokenizer.ggml.tokens_before", "tokenizer.ggml.tokens_after"
 """Keys of ggplug's: the ids of the tokens that are added before and after texts, if they are not BOS and EOS alone."""
 
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
+TRIMS = "tokenizer.ggml.remove_extra_whitespaces"
 PREPENDS = "tokenizer.ggml.prepend_scheme"
 """A key of ggplug's, one of :data:`SCHEMES`: before which texts a space is put if they begin with none.  These are all
 ("always"), those that no special token is before ("first"), or all words, which white space separates ("words").
-Without the key, one is also put before texts that begin with a space."""
+Without the key, one is also put before texts that begin with a space; unigrams have "every" for it, because llama.cpp's
+put none before texts of spaces alone, and one before all texts of which they remove spaces."""
 
-SCHEMES = ("always", "first", "words")
+EVERY = "every"
+SCHEMES = ("always", "first", "words", EVERY)
 
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""
@@ -223,7 +226,7 @@ class Vocabulary:
         self.add_eos: bool = values.boolean("tokenizer.ggml.add_eos_token", rules.add_eos)
         self.add_space_prefix: bool = values.boolean(SPACE_PREFIX, rules.add_space_prefix)
         self.prepend_scheme: str | None = values.text(PREPENDS, None, one_of=SCHEMES)
-        self.remove_extra_whitespaces: bool = values.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
+        self.remove_extra_whitespaces: bool = values.boolean(TRIMS, False)
         self.escape_whitespaces = rules.escape_whitespaces
         self.clean_spaces = rules.clean_spaces
         self.stripped = " \t\n\v\f\r"  # white space as C defines it, as in llama.cpp
