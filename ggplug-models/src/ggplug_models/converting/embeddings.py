@@ -64,7 +64,7 @@ def modules(folder: Folder) -> Modules:
 
 
 def keys(config: Values, folder: Folder) -> dict[str, Any]:
-    """The keys of the pooling, the linear layers, prompts by name, and lengths to which vectors and texts may be cut."""
+    """The keys of the pooling, the linear layers, prompts by name, and lengths to which vectors and texts are cut."""
     found: dict[str, Any] = {}
     pooling, dense = modules(folder)
     if pooling is not None:
