@@ -190,7 +190,7 @@ def test_the_logits_of_t5_are_scaled_as_the_file_says(tmp_path: Path) -> None:
         with ggplug_models.load(path, ["CPU"], pack=False) as model, model.session() as session:
             session.encode([5, 6, 7])
             logits.append(session.decode({0: [0, 9]}, ggplug_models.Outputs.ALL)[0])
-    np.testing.assert_allclose(logits[1], 32**-0.5 * logits[0], rtol=1e-5)
+    np.testing.assert_allclose(logits[1], 32**-0.5 * logits[0], rtol=1e-4, atol=1e-6)
 
 
 YARN_OF_4 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}

@@ -10,9 +10,11 @@ from tokenizers import Tokenizer as Whole
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.special import content
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers import load_tokenizer
 from ggplug_models.tokenizers.library import library
+from ggplug_models.tokenizers.vocabulary import TOKENS
 
 NAME = "tokenizer.json"
 
@@ -35,6 +37,8 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
     """
     with library(NAME):
         theirs = Whole.from_buffer(folder.read(NAME))
+    if theirs.get_vocab_size() < len(metadata[TOKENS]):
+        _check_named(folder, theirs)
     ours = load_tokenizer(metadata)
     for text in _texts(description):
         wanted = theirs.encode(text, add_special_tokens=False).ids
@@ -46,6 +50,20 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
                 got=found,
                 wanted=wanted,
             )
+
+
+def _check_named(folder: Folder, theirs: Whole) -> None:
+    """Raises ModelError for a token that only the settings name, which transformers adds behind the others."""
+    settings = folder.optional_json("tokenizer_config.json") or Values({})
+    named = {f"{kind}_token": [content(settings, f"{kind}_token")] for kind in ("bos", "eos")}
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        listed = settings.values.get(key) or ()
+        texts = listed.values() if isinstance(listed, Mapping) else listed
+        named[key] = [each.get("content") if isinstance(each, Mapping) else each for each in texts]
+    for key, names in named.items():
+        missing = next((each for each in names if isinstance(each, str) and theirs.token_to_id(each) is None), None)
+        if missing is not None:
+            raise settings.refused(key, f"made of tokens of {NAME}, which has no {missing!r}")
 
 
 def _texts(description: Values) -> Iterator[str]:

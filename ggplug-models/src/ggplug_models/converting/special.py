@@ -34,7 +34,7 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
     the first and the last token may come from the post-processor's template.  ``config``: those of the language model
     in ``config.json``, which has the ids of tokens without a text.
     """
-    texts = {kind: text for kind in KEYS if kind != "eot" and (text := _content(settings, f"{kind}_token")) is not None}
+    texts = {kind: text for kind in KEYS if kind != "eot" and (text := content(settings, f"{kind}_token")) is not None}
     _default(texts, "bos", "cls")
     _default(texts, "eos", "sep")
     added = _added(description, texts)
@@ -167,7 +167,8 @@ def _default(texts: dict[str, str], kind: str, other: str) -> None:
         texts[kind] = texts[other]
 
 
-def _content(settings: Values, key: str) -> str | None:
+def content(settings: Values, key: str) -> str | None:
+    """The text of a special token in the settings."""
     value = settings.values.get(key)
     if isinstance(value, Mapping):
         value = value.get("content")

@@ -79,7 +79,7 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if kinds == ("Unigram",):
         description = folder.optional_json("tokenizer.json") or Values({})
         if PIECES in folder or UNIGRAM_PIECES in folder or not description.values:
-            found = _unigram(folder, description, n_vocab)
+            found = _unigram(folder, description, settings, n_vocab)
         else:
             found = _listed_unigram(description, n_vocab)
         return found | special(folder, description, settings, config, n_vocab)
@@ -191,13 +191,19 @@ def _rules_and_pieces(folder: Folder, name: str, n_vocab: int, *types: int) -> t
     return says, tokens
 
 
-def _unigram(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
-    """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``."""
+def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
+    """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``.
+
+    What is done with texts before they are tokenized says ``tokenizer.json`` if there is one, as in transformers.
+    """
     says, tokens = _rules_and_pieces(folder, PIECES if PIECES in folder else UNIGRAM_PIECES, n_vocab, UNIGRAM)
+    entries = tokens.put_added(description, settings, replaces=False)
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
-    if "model" in description and not description.inner("model").boolean("byte_fallback", False):
-        del whole[BYTES]
-    return whole | strips(added_tokens(description, n_vocab), n_vocab)
+    if "model" in description:
+        whole |= of_unigrams(description, n_vocab, tokens.normal)
+        if not description.inner("model").boolean("byte_fallback", False):
+            del whole[BYTES]
+    return whole | strips(entries.items(), n_vocab)
 
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
