@@ -47,6 +47,7 @@ OURS = {
     *("deepseek.expert_weights_norm", "qwen3moe.expert_weights_norm"),
     *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
     *("tokenizer.ggml.end_token_ids", "tokenizer.ggml.tokens_before", "tokenizer.ggml.prepend_scheme"),
+    "tokenizer.ggml.fixed_token_ids",
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
 MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for Mistral Small 4 by how much
