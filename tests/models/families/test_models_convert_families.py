@@ -47,6 +47,7 @@ OURS = {
     *("deepseek.expert_weights_norm", "qwen3moe.expert_weights_norm"),
     *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
     *("tokenizer.ggml.end_token_ids", "tokenizer.ggml.tokens_before", "tokenizer.ggml.prepend_scheme"),
+    "tokenizer.ggml.fixed_token_ids",
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
 MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for Mistral Small 4 by how much
@@ -54,7 +55,7 @@ queries grow; for EXAONE 3, Qwen 1 and ModernBERT the
 epsilon under the key that their models need; for Orion an unusual base of RoPE; for llama-embed the folder's pooling;
 for mixtures whether expert weights are normalised, where that is not what llama.cpp does; for byte pairs what changes
 tokens and llama.cpp has no keys for; the tokens that end texts, and those before texts, where they are more than
-llama.cpp has keys for; which texts a space is put before, by Metaspace."""
+llama.cpp has keys for; which texts a space is put before, by Metaspace; the user-defined pieces of SentencePiece."""
 
 OURS_OF = {"xverse": {f"tokenizer.ggml.{name}" for name in ("scores", "add_space_prefix", "add_bos_token")}}
 """Keys that ggplug adds for one folder: the order of XVERSE's merges, without which words have other tokens, and that

@@ -101,6 +101,7 @@ def test_texts_that_are_composed_have_no_fewer_tokens_than_is_known_before() -> 
         ("ignore_merges", 1),
         ("prepend_scheme", "last"),
         ("normalized_token_ids", np.array([-1])),
+        ("fixed_token_ids", np.array([-1])),
     ],
 )
 def test_odd_values_of_ggplugs_keys_are_named(key: str, value: Any) -> None:

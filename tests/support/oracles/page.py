@@ -93,11 +93,18 @@ that llama.cpp has no key for are under `tokenizer.ggml.end_token_ids`, which ll
 EOS, the end of a turn, and tokens that it knows by their texts.  In the same way, `tokenizer.ggml.tokens_before` and
 `tokens_after` have the tokens that `tokenizer.json` puts around texts if they are not BOS and EOS alone, as GLM's two.
 
-A `tokenizer.json` without a `tokenizer.model` says before which texts a space is put, and in which order added tokens
+A `tokenizer.json`, also beside a `tokenizer.model`, says before which texts a space is put, and in which order added tokens
 are found.  What llama.cpp has no key for is under `tokenizer.ggml.prepend_scheme` (of `Metaspace`: `always`, `first`,
 or, for each word, `words`) and `tokenizer.ggml.normalized_token_ids` (added tokens that are found in the normalised
 text); llama.cpp puts a space before each text, and finds the longest tokens first.  Other normalizers and
 pre-tokenizers are refused by name.
+
+A `tokenizer.model` alone is followed as SentencePiece does: unigrams become a vocabulary of T5's kind (`t5`), also in
+LLaMA's families; byte pairs and characters are merged (`llama`).  llama.cpp's converter takes all for byte pairs, and
+its tokenizer of them ignores `tokenizer.ggml.precompiled_charsmap` and `remove_extra_whitespaces`, the normaliser of
+models such as OpenLLaMA's.  Keys of ggplug's are `tokenizer.ggml.byte_fallback` (of unigrams: unknown characters become
+bytes), the scheme `every` (a space before all texts, also before spaces) and `tokenizer.ggml.fixed_token_ids`
+(user-defined pieces, which stay whole).  Models of words, and a space behind words, are refused.
 
 ## Architectures that do not load
 

@@ -58,18 +58,23 @@ def of_bytes(description: Values, n_vocab: int) -> dict[str, Any]:
     return {FORM: form, WHOLE_WORDS: model.boolean("ignore_merges", False), **added}
 
 
-def of_text(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str, Any]:
-    """The keys of a tokenizer whose tokens are text, with U+2581 for spaces, beyond the tokens.  Raises ModelError.
-
-    ``made``: the tokens that merges make.
-    """
+def of_merges(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str, Any]:
+    """As :func:`of_text`, for tokens that merges make.  Raises ModelError."""
     model = description.inner("model")
-    _merges_alone(model)
     if model.boolean("ignore_merges", False):
         raise model.refused("ignore_merges", "false: GGUF files whose tokens are text have no key for it")
     words = model.inner("vocab").values
     if any(f"<0x{byte:02X}>" not in words for byte in range(256) if byte not in _NEVER_IN_UTF_8):
         raise model.refused("byte_fallback", "true with a token for each byte, from <0x00> to <0xF4>")
+    return of_text(description, n_vocab, made)
+
+
+def of_text(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str, Any]:
+    """The keys of a tokenizer whose tokens are text, with U+2581 for spaces, beyond the tokens.  Raises ModelError.
+
+    ``made``: the tokens of several characters.
+    """
+    _merges_alone(description.inner("model"))
     kinds = []
     for step in normalizers(description):
         kinds.append(step.text("type", one_of=("Prepend", "Replace")))

@@ -18,7 +18,7 @@ from ggplug_models.converting.sentencepiece import (
     CHARACTERS,
     MODEL_TYPE,
     PIECES,
-    TABLE,
+    REMOVES_SPACES,
     UNIGRAM,
     UNIGRAM_PIECES,
     for_pairs,
@@ -30,14 +30,21 @@ from ggplug_models.converting.special import KEYS, around, bare, chat_template, 
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.converting.token_files import LINES, RANKS, WORLD, lines, ranked, world
 from ggplug_models.converting.token_table import BYTE, NORMAL, UNKNOWN, USER_DEFINED, TokenTable
-from ggplug_models.converting.tokenizer_json import added_tokens, normalizers, of_bytes, of_text, of_unigrams, strips
+from ggplug_models.converting.tokenizer_json import (
+    added_tokens,
+    normalizers,
+    of_bytes,
+    of_merges,
+    of_text,
+    of_unigrams,
+    strips,
+)
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
-from ggplug_models.tokenizers.charsmap import Replacements
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
 from ggplug_models.tokenizers.unigram import BYTES
-from ggplug_models.tokenizers.vocabulary import EVERY, PREPENDS, SCORES, SPACE_PREFIX, TOKENS
+from ggplug_models.tokenizers.vocabulary import EVERY, FIXED, PREPENDS, SCORES, SPACE_PREFIX, TOKENS
 
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
@@ -137,9 +144,10 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
 
     What is done with texts before they are tokenized says ``tokenizer.json`` if there is one, as in transformers.
     """
-    says, tokens = _rules_and_pieces(folder, PIECES, n_vocab, UNIGRAM, BPE, CHARACTERS)
+    says, tokens, fixed = _rules_and_pieces(folder, PIECES, n_vocab, UNIGRAM, BPE, CHARACTERS)
     unknown = int(np.argmax(tokens.types == UNKNOWN))
     entries = tokens.put_added(description, settings)
+    fixed = [token for token in fixed if token not in entries]
     unigrams = says.integer(MODEL_TYPE) == UNIGRAM
     whole = tokens.metadata("t5" if unigrams else "llama", "default") | {SCORES: tokens.scores}
     if unigrams:
@@ -153,11 +161,23 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
         whole |= (of_unigrams if precompiled else of_text)(description, n_vocab, tokens.normal)
         if unigrams:
             whole = {PREPENDS: EVERY, **whole, BYTES: model.boolean("byte_fallback", False)}
-    elif unigrams:
+        return whole | strips(entries.items(), n_vocab)
+    if unigrams:
+        # SentencePiece gives them other scores than those in the file.
+        best = np.delete(tokens.scores, fixed)[np.delete(tokens.types, fixed) == NORMAL].max(initial=-np.inf)
+        tokens.scores[fixed] = [len(tokens.texts[token].encode("utf-8")) * best - 0.1 for token in fixed]
         whole |= for_unigrams(says) | {PREPENDS: EVERY}
     else:
         whole |= for_pairs(says)
-    return whole | strips(entries.items(), n_vocab)
+    return whole | _fixed(says, tokens, fixed) | strips(entries.items(), n_vocab)
+
+
+def _fixed(says: Values, tokens: TokenTable, fixed: list[int]) -> dict[str, Any]:
+    """The key of user-defined pieces.  Raises ModelError where spaces are removed around them, but not within."""
+    spaced = next((tokens.texts[token] for token in fixed if " " in tokens.texts[token]), None)
+    if spaced is not None and says.boolean(REMOVES_SPACES):
+        raise says.refused(REMOVES_SPACES, f"false, because the user-defined piece {spaced!r} has spaces")
+    return {FIXED: np.array(fixed, np.uint32)} if fixed else {}
 
 
 _AS_OF_PAIRS = {
@@ -169,18 +189,15 @@ _AS_OF_PAIRS = {
 """What holds for merged pieces without keys."""
 
 
-def _rules_and_pieces(folder: Folder, name: str, n_vocab: int, *types: int) -> tuple[Values, TokenTable]:
-    """The rules of a SentencePiece file, its pieces, and the tokens of ``added_tokens.json``.
+def _rules_and_pieces(folder: Folder, name: str, n_vocab: int, *types: int) -> tuple[Values, TokenTable, list[int]]:
+    """The rules of a SentencePiece file, its pieces and the tokens of ``added_tokens.json``, and the user-defined ids.
 
     ``types``: the supported types of models.  Raises ModelError.
     """
     content, path = folder.read(name), folder.path / name
     listed, says = pieces(content, path), rules(content, path, types)
-    replacements = Replacements(says.values[TABLE])
     tokens = TokenTable(n_vocab)
     for token, piece in enumerate(listed[:n_vocab]):
-        if piece.type == USER_DEFINED and replacements.replaced(piece.text) != piece.text:
-            raise says.refused(TABLE, f"one that keeps the user-defined piece {piece.text!r}")
         # User-defined tokens follow from added_tokens_decoder; as in llama.cpp, the others become normal ones.
         tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
     added = folder.optional_json("added_tokens.json")
@@ -188,7 +205,7 @@ def _rules_and_pieces(folder: Folder, name: str, n_vocab: int, *types: int) -> t
         token = added.integer(text, at_least=0) if added else 0
         if token < n_vocab:
             tokens.put(token, text, USER_DEFINED, -1000)
-    return says, tokens
+    return says, tokens, [token for token, piece in enumerate(listed[:n_vocab]) if piece.type == USER_DEFINED]
 
 
 def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
@@ -196,14 +213,15 @@ def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int
 
     What is done with texts before they are tokenized says ``tokenizer.json`` if there is one, as in transformers.
     """
-    says, tokens = _rules_and_pieces(folder, PIECES if PIECES in folder else UNIGRAM_PIECES, n_vocab, UNIGRAM)
+    name = PIECES if PIECES in folder else UNIGRAM_PIECES
+    says, tokens, fixed = _rules_and_pieces(folder, name, n_vocab, UNIGRAM)
     entries = tokens.put_added(description, settings, replaces=False)
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
     if "model" in description:
         whole |= of_unigrams(description, n_vocab, tokens.normal)
         if not description.inner("model").boolean("byte_fallback", False):
             del whole[BYTES]
-    return whole | strips(entries.items(), n_vocab)
+    return whole | _fixed(says, tokens, fixed) | strips(entries.items(), n_vocab)
 
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
@@ -245,7 +263,7 @@ def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
     if unknown in tokens.texts:
         tokens.types[tokens.texts.index(unknown)] = UNKNOWN
     whole = tokens.metadata("llama", "default") | {SCORES: tokens.scores}
-    return whole | bare(description, "bos") | of_text(description, n_vocab, first)
+    return whole | bare(description, "bos") | of_merges(description, n_vocab, first)
 
 
 def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]:

@@ -65,6 +65,12 @@ class CharsMap:
         return self._nodes[node]
 
 
+def splitter(parts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that splits texts at given parts, the longest first, so that every second piece is one of them."""
+    longest_first = sorted(parts, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
+
+
 class Replacements:
     """Replaces the characters of texts by a table, the longest key at each position.  Raises ModelError.
 
@@ -74,16 +80,16 @@ class Replacements:
     def __init__(self, table: bytes, fixed: Iterable[str] = ()) -> None:
         self._charsmap = CharsMap(table) if table else None
         self._replaced: dict[str, str] = {}
-        longest_first = sorted(fixed, key=len, reverse=True)
-        self._fixed = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
+        self._fixed = splitter(fixed)
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Replacements:
-        """Those of a vocabulary, whose user-defined tokens stay as they are.  Raises ModelError."""
+        """Those of a vocabulary, whose user-defined and fixed tokens stay as they are.  Raises ModelError."""
         value = vocabulary.values.values.get(CHARSMAP, np.empty(0, np.uint8))
         if not isinstance(value, np.ndarray) or value.dtype.itemsize != 1 or value.ndim != 1:
             raise vocabulary.values.refused(CHARSMAP, "an array of bytes")
-        return cls(value.tobytes(), [vocabulary.texts[n] for n in vocabulary.having(Attribute.USER_DEFINED)])
+        kept = vocabulary.fixed.union(vocabulary.having(Attribute.USER_DEFINED))
+        return cls(value.tobytes(), [vocabulary.texts[n] for n in kept])
 
     def __bool__(self) -> bool:
         return self._charsmap is not None
@@ -92,7 +98,7 @@ class Replacements:
         """The text with the replacements.  Raises ModelError for a table that is damaged."""
         if self._charsmap is None:
             return text
-        parts = [text] if self._fixed is None else self._fixed.split(text)
+        parts = self._fixed.split(text)
         # Every second part stays as it is.
         return "".join(part if n % 2 else self._words(self._charsmap, part) for n, part in enumerate(parts))
 

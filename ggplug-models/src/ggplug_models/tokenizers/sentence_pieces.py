@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 from ggplug.errors import ModelError
 from ggplug_models.metadata.values import Values
-from ggplug_models.tokenizers.charsmap import Replacements
+from ggplug_models.tokenizers.charsmap import Replacements, splitter
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
@@ -37,6 +38,7 @@ class SentencePieces(Kind):
         self._unknown = vocabulary.special.get("unk")
         self._bytes = self._byte_tokens()
         self._known = KnownWords(self._word)
+        self._fixed = splitter(vocabulary.texts[n] for n in vocabulary.fixed)
         self._replacements = Replacements.of(vocabulary)
         shortens = self._replacements or vocabulary.remove_extra_whitespaces or self._bytes is None
         if not shortens:
@@ -58,7 +60,8 @@ class SentencePieces(Kind):
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
-        ids = self._known.ids(self._words.findall(self.normal(text, after_special=after_special)))
+        parts = self._fixed.split(self.normal(text, after_special=after_special))
+        ids = self._known.ids(chain(*([part] if n % 2 else self._words.findall(part) for n, part in enumerate(parts))))
         if self._bytes is not None or self._unknown not in ids:
             return ids
         # Several unknown characters in a row are one token.
@@ -70,6 +73,9 @@ class SentencePieces(Kind):
         return self.spaced(text, after_special=after_special)
 
     def _word(self, word: str) -> tuple[int, ...]:
+        """The ids of a fixed token, or of a word, within which there is none."""
+        if self._fixed.match(word):
+            return (self.vocabulary.ids[word],)
         adjacent = self._adjacent
         cuts = [n for n in range(1, len(word)) if word[n - 1 : n + 1] not in adjacent]
         found: list[int] = []

@@ -33,6 +33,10 @@ ENDING = "tokenizer.ggml.end_token_ids"
 LATE = "tokenizer.ggml.normalized_token_ids"
 """A key of ggplug's: the ids of tokens that are searched after the others, in the normalised text, and normalised."""
 
+FIXED = "tokenizer.ggml.fixed_token_ids"
+"""A key of ggplug's: the ids of normal tokens whose text always becomes them, and is not normalised: the user-defined
+pieces of SentencePiece.  Unigrams only do not normalise it."""
+
 BEFORE, AFTER = "tokenizer.ggml.tokens_before", "tokenizer.ggml.tokens_after"
 """Keys of ggplug's: the ids of the tokens that are added before and after texts, if they are not BOS and EOS alone."""
 
@@ -201,7 +205,7 @@ class Vocabulary:
     ``texts``: the tokens by id, as in the file.  ``ids``: the ids by text.  ``attributes``, ``scores``: by id.
     ``special``: the ids of special tokens that exist, by name (``bos``, ``eos``, ``eot``, ``unk``, ...).  ``ends``: the
     ids of end tokens.  ``stripped``: the white space that tokens remove from the text around them.  ``late``: the ids
-    of tokens that are searched in the normalised text.
+    of tokens that are searched in the normalised text.  ``fixed``: the ids of normal tokens whose text stays as it is.
 
     Raises ModelError for lists that are missing, of the wrong type or of different lengths, for duplicate tokens, and
     for a byte token whose text is not a byte.
@@ -234,6 +238,7 @@ class Vocabulary:
         self.ends = self._ends()
         self._before, self._after = self._listed(BEFORE), self._listed(AFTER)
         self.late = frozenset(self._listed(LATE) or ())
+        self.fixed = frozenset(self._listed(FIXED) or ())
         self._known_by_name()
         self.bytes = {n: self._byte(n) for n in self.having(Attribute.BYTE)}
 
