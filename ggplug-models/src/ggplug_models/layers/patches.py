@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -59,6 +59,11 @@ class GraphChange(ABC):
 
     def scaled(self, scales: Scales) -> GraphChange:
         """The change with a scale that is an input of the graph (default: itself, without a scale)."""
+        return self
+
+    def of_any_length(self) -> GraphChange:
+        """A change of the same nodes that graphs of any number of tokens can have, which are not computed (default:
+        itself)."""
         return self
 
     @abstractmethod
@@ -142,6 +147,9 @@ class Patch(GraphChange):
 
     def matches(self, name: str) -> bool:
         return fnmatchcase(name, self.pattern)
+
+    def of_any_length(self) -> Patch:
+        return replace(self, value=np.asarray)
 
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         return self.apply(made.named(name)) if self.matches(name) else None

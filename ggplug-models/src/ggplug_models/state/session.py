@@ -852,6 +852,11 @@ class Session(Uncopied):
         parts: list[dict[str, npt.NDArray[Any]]] = []
         pieces = [checked[start : start + size] for start in range(0, len(checked), size)]
         changes = self._in_effect(0)
+
+        def longer(shape: Shape) -> Step:
+            patches = [each.of_any_length() for each in changes if each in self.model.patches]
+            return self.model.build(shape, self.memory, self._cells, self.n_ctx, (), patches)
+
         for piece in pieces:
             wanted = not last or piece is pieces[-1]
             with self.locked():
@@ -862,11 +867,12 @@ class Session(Uncopied):
                     outputs if wanted else Outputs.NONE,
                     collect=patterns if wanted else (),
                 )
+                axes = step.axes_with(longer) if wanted else {}
                 results = self._advance(step, inputs, {0: piece})
             if wanted:
                 values = zip(step.collected, results[len(results) - len(step.collected) :], strict=True)
-                parts.append({name: of_tokens(value, step.n_tokens, len(piece), last=last) for name, value in values})
-        return parts[-1] if last else joined(parts, list(map(len, pieces)))
+                parts.append({name: of_tokens(value, axes[name], len(piece), last=last) for name, value in values})
+        return parts[-1] if last else joined(parts, axes)
 
     @one_thread_at_a_time
     def prepared(self, tokens: Sequence[int], outputs: Outputs = Outputs.LAST, *, hidden: bool = False) -> Graph:
