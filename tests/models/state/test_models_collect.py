@@ -12,7 +12,7 @@ from oracles.packed import ORACLES, model_file
 import ggplug as gg
 import ggplug_models
 from ggplug.errors import ComputeError, ParameterError, PlacementError
-from ggplug.ops import PythonCall
+from ggplug.ops import Cpy, PythonCall
 from ggplug.tensor import Tensor
 from ggplug.testing import FakeDevice
 from ggplug_models.state.steps import Outputs
@@ -263,6 +263,17 @@ def test_a_patch_that_cannot_be_is_refused(qwen: Any) -> None:
     assert qwen.patches == ()
     with qwen.patch("inp_embd", lambda x: x[:1]), pytest.raises((ParameterError, ComputeError), match="must return"):
         qwen.run(TOKENS)
+
+
+@pytest.mark.parametrize("name", ["jamba", "rwkv7"])
+def test_views_through_which_states_are_stored_are_refused(name: str) -> None:
+    with ggplug_models.load(model_file(name), ["CPU"]) as model:
+        stored = [model.sample()[f"blk.0.state.{part}"] for part in (0, 1)]
+        views = [node.src[1] for node in stored if isinstance(node.op, Cpy)]
+        assert len(views) == 2
+        for view in views:
+            with pytest.raises(ParameterError, match="write into no other tensor"):
+                model.patch(view.name, lambda x: x)
 
 
 def test_a_function_needs_a_device_that_calls_it(data: Path) -> None:
