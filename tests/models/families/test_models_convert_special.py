@@ -239,7 +239,7 @@ def test_merged_pieces_have_spaces_where_the_tokenizer_puts_them(
     whole |= {"added_tokens": [begin, {**tool, "id": words.index(tool["content"])}]}
     whole |= {"post_processor": template("<s> $A", {"<s>": 1})}
     (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
-    changed(folder, "tokenizer_config.json", eos_token=None)
+    changed(folder, "tokenizer_config.json", eos_token=None, added_tokens_decoder=None)
     theirs = tokenizer_says(folder, lambda content: None)
     ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     for text in texts(["ab", " ", "b", "\n", "<tool>", "<s>", "é"]):

@@ -217,6 +217,8 @@ def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int
     says, tokens, fixed = _rules_and_pieces(folder, name, n_vocab, UNIGRAM)
     entries = tokens.put_added(description, settings, replaces=False)
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
+    if (unknown := np.flatnonzero(tokens.types == UNKNOWN)).size:
+        whole["tokenizer.ggml.unknown_token_id"] = int(unknown[0])
     if "model" in description:
         whole |= of_unigrams(description, n_vocab, tokens.normal)
         if not description.inner("model").boolean("byte_fallback", False):
