@@ -447,3 +447,23 @@ def test_blocks_are_repeated_and_joined_as_they_are(device: CpuDevice, rng: np.r
     np.testing.assert_array_equal(stacked, np.concatenate([a.numpy(), a.numpy()], 0))
     (longer,) = computed(device, ops.repeat(b, 96, 2, 3))
     np.testing.assert_array_equal(longer, np.tile(b.numpy(), (1, 1, 3)))
+
+
+# -- windows ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, (1 << 24) + 3), (2048, 2048)])
+def test_the_gradient_of_one_window_over_all_goes_to_its_maximum_or_to_all(
+    height: int, width: int, device: CpuDevice
+) -> None:
+    """With as many steps as elements; as many for each element would take days."""
+    x = np.zeros((1, 1, height, width), np.float32)
+    x[..., -1, -2] = 1
+    for kind in gg.PoolKind:
+        grad, window = np.full((1, 1, 1, 1), 6, np.float32), (width, height, width, height)
+        (found,) = computed(device, gg.pool_2d_back(gg.tensor(grad), gg.tensor(x), kind, *window))
+        if kind is gg.PoolKind.MAX:
+            assert found[..., -1, -2] == 6
+            assert np.count_nonzero(found) == 1
+        else:
+            assert (found == np.float32(6) / np.float32(x.size)).all()

@@ -140,7 +140,7 @@ def _windows(
     and ``tap1`` of :class:`~ggplug_cpu.ops.windows.kernels.Windows`.
     """
     extents_of_y = ne or node.ne
-    reached = max(extents[0], extents_of_y[0] * axes[0].stride + axes[0].padding)
+    reached = max(extents[0], extents_of_y[0] * (1 if back else axes[0].stride) + axes[0].padding)
     if abs(x.nb[0]) * reached >= _FARTHEST:
         return Decline("rows of 2 GiB and more are not gathered on the CPU")
     reach = "apart"
@@ -148,6 +148,7 @@ def _windows(
         reach = "stretched"
     elif (back or axes[0].stride == 1) and x.nb[0] == 4:
         reach = "adjacent"
+    steps = [axis.stride if back and axis.dilation == 1 else 1 for axis in axes]
     values: dict[str, Any] = {}
     for i, axis in enumerate(axes):
         values |= {
@@ -156,6 +157,7 @@ def _windows(
             f"padding{i}": -axis.padding if back else axis.padding,
             f"dilation{i}": -axis.dilation if back else axis.dilation,
             f"quotient{i}": axis.stride if back else 1,
+            f"step{i}": steps[i],
             f"tap{i}": moved[i],
         }
     words = Windows.words(
@@ -171,8 +173,12 @@ def _windows(
         divisor=float(divisor),
         **values,
     )
-    work = tasks(extents_of_y[0] * extents_of_y[1] * extents_of_y[2] * extents_of_y[3], axes[0].taps * axes[1].taps)
-    return Entry(windows(rule, reach), words, work)
+    visited = [
+        min(-(-axis.taps // step), extent) if back else axis.taps
+        for axis, step, extent in zip(axes, steps, extents, strict=True)
+    ]
+    work = tasks(extents_of_y[0] * extents_of_y[1] * extents_of_y[2] * extents_of_y[3], visited[0] * visited[1])
+    return Entry(windows(rule, reach, back), words, work)
 
 
 CHOOSERS = (
