@@ -441,7 +441,10 @@ def test_a_template_of_the_folder_is_kept_where_the_family_has_one(tmp_path: Pat
     [
         ({"rope_type": "ntk"}, "rope_type"),
         ({"rope_type": "linear"}, "factor"),
-        ({"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings"),
+        (
+            {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": "16"},
+            "original_max_position_embeddings",
+        ),
         ({"rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0}, "high_freq_factor"),
         ({"rope_type": "llama3", "factor": "four"}, "factor"),
         ({"rope_theta": -1}, "rope_theta"),
@@ -479,7 +482,7 @@ def test_a_scaling_of_positions_comes_into_the_file_or_is_refused(kind: str) -> 
     for name in NAMES:
         config = json.loads((FOLDERS / name / "config.json").read_text("utf-8"))
         family, settings = family_of(Values(config, where="config.json"))
-        scaled = {**settings.values, "rope_parameters": {"rope_theta": 500.0, "rope_type": kind, **SCALED[kind]}}
+        scaled = {**settings.values, "rope_scaling": {"rope_theta": 500.0, "rope_type": kind, **SCALED[kind]}}
         settings = Values(scaled, where="config.json")
         with suppress(ModelError):
             rope.check(settings, family.architecture, family.scalings)
@@ -617,7 +620,7 @@ def test_ways_of_splitting_are_known_by_their_patterns(patterns: tuple[str, ...]
         else {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in patterns
     ]
-    steps.append({"type": "ByteLevel", "use_regex": False})
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
     changed(folder, "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
     assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.ggml.pre"] == name
 
@@ -652,7 +655,8 @@ def test_merged_pieces_without_tokenizer_model_are_scored_by_their_merges(tmp_pa
         "vocab": {word: n for n, word in enumerate(words)},
         "merges": [["a", "b"], ["▁", "ab"], ["b", "a"]],
     }
-    added = [{"id": n, "content": words[n], "special": True} for n in range(3)]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": n, "content": words[n], "special": True, **flags} for n in range(3)]
     whole = {"model": model, "added_tokens": added, "normalizer": SPACES}
     (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
     found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
@@ -789,8 +793,15 @@ SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 def test_a_last_token_that_the_template_adds_ends_texts_and_the_other_ends_turns(tmp_path: Path) -> None:
     folder = made("llama3", tmp_path)
     names = ("<|begin_of_text|>", "<|end_of_text|>")
-    single = [{"SpecialToken": {"id": names[0]}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": names[1]}}]
-    changed(folder, "tokenizer.json", post_processor={"type": "TemplateProcessing", "single": single, "pair": []})
+    single = [
+        {"SpecialToken": {"id": names[0], "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": names[1], "type_id": 0}},
+    ]
+    ids = {each["content"]: each["id"] for each in json.loads((folder / "tokenizer.json").read_text())["added_tokens"]}
+    special = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in names}
+    whole = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
+    changed(folder, "tokenizer.json", post_processor=whole)
     found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     tokens = found["tokenizer.ggml.tokens"]
     ids = {kind: tokens[found[f"tokenizer.ggml.{kind}_token_id"]] for kind in ("bos", "eos", "eot")}
@@ -818,6 +829,13 @@ def test_the_template_comes_from_wherever_it_is_and_others_by_name(tmp_path: Pat
     changed(folder, "tokenizer_config.json", chat_template=None)
     (folder / "chat_template.jinja").write_text("from a file ▁", "utf-8")
     assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.chat_template"] == "from a file ▁"
+    changed(folder, "tokenizer_config.json", chat_template=templates)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("r", "utf-8")
+    found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert found["tokenizer.chat_template"] == "from a file ▁"
+    assert found["tokenizer.chat_template.rag"] == "r"
+    assert found["tokenizer.chat_templates"] == ["rag"]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gemma3", "gemma3"), ("mistral4", "mistral3")])

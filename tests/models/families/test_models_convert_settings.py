@@ -14,6 +14,8 @@ from test_models_convert_families import changed, expected, made
 import ggplug_models
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader
+from ggplug_models.converting.families import family_of
+from ggplug_models.metadata.values import Values
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 
@@ -55,7 +57,6 @@ def with_settings(name: str, tmp_path: Path, **settings: Any) -> Path:
         ("smollm3", "use_sliding_window", True),
         ("t5", "dense_act_fn", "gelu"),
         ("t5", "is_gated_act", True),
-        ("flan-t5", "scale_decoder_outputs", True),
         ("t5encoder", "relative_attention_max_distance", 64),
     ],
 )
@@ -161,10 +162,103 @@ def test_gemma2_without_a_cap_is_refused(setting: str, tmp_path: Path) -> None:
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
-def test_t5_without_an_output_matrix_scales_the_outputs_of_its_decoder(tmp_path: Path) -> None:
-    folder = with_settings("t5", tmp_path, scale_decoder_outputs=False)
-    with pytest.raises(ModelError, match=r"config\.json: scale_decoder_outputs must be true in a folder without 'lm_h"):
-        ggplug_models.convert(folder, tmp_path / "out.gguf")
+@pytest.mark.parametrize(
+    ("name", "settings", "key"),
+    [
+        ("t5", {"scale_decoder_outputs": False}, 1.0),
+        ("t5", {"model_type": "mt5"}, 1.0),
+        ("t5", {"model_type": "umt5"}, None),
+        ("t5", {}, None),
+        ("flan-t5", {"scale_decoder_outputs": True}, 32**-0.5),
+        ("flan-t5", {"model_type": "mt5"}, None),
+        ("flan-t5", {}, None),
+    ],
+)
+def test_the_outputs_of_t5s_decoder_are_scaled_as_in_transformers(
+    name: str, settings: dict[str, Any], key: float | None, tmp_path: Path
+) -> None:
+    path = ggplug_models.convert(with_settings(name, tmp_path, **settings), tmp_path / "out.gguf")
+    with GGUFReader(path) as reader:
+        assert reader.metadata.get("t5.logit_scale") == (None if key is None else pytest.approx(key))
+
+
+def test_the_logits_of_t5_are_scaled_as_the_file_says(tmp_path: Path) -> None:
+    logits = []
+    for scaled in (False, True):
+        folder = with_settings("flan-t5", tmp_path / str(scaled), scale_decoder_outputs=scaled)
+        path = ggplug_models.convert(folder, tmp_path / f"{scaled}.gguf")
+        with ggplug_models.load(path, ["CPU"], pack=False) as model, model.session() as session:
+            session.encode([5, 6, 7])
+            logits.append(session.decode({0: [0, 9]}, ggplug_models.Outputs.ALL)[0])
+    np.testing.assert_allclose(logits[1], 32**-0.5 * logits[0], rtol=1e-4, atol=1e-6)
+
+
+YARN_OF_4 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "key", "value"),
+    [
+        ("llama3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": YARN_OF_4}, "factor", 4),
+        ("llama3", {"rope_parameters": YARN_OF_4, "rope_scaling": None}, "factor", 4),
+        ("llama3", {"rope_scaling": YARN_OF_4}, "original_context_length", 32),
+        (
+            "llama3",
+            {"rope_scaling": YARN_OF_4, "original_max_position_embeddings": 16},
+            "original_context_length",
+            16,
+        ),
+        (
+            "llama3",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 48},
+            "original_context_length",
+            48,
+        ),
+        ("nemotron", {"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "type", "none"),
+        ("nemotron", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "factor", 2),
+        (
+            "phi3",
+            {
+                "rope_scaling": {
+                    "rope_type": "longrope",
+                    "long_factor": [2.0] * 4,
+                    "short_factor": [1.0] * 4,
+                    "factor": 8.0,
+                },
+                "original_max_position_embeddings": 16,
+            },
+            "attn_factor",
+            (1 + np.log(8) / np.log(16)) ** 0.5,
+        ),
+    ],
+)
+def test_of_settings_of_rope_in_several_places_those_count_that_count_in_transformers(
+    name: str, settings: dict[str, Any], key: str, value: Any, tmp_path: Path
+) -> None:
+    path = ggplug_models.convert(with_settings(name, tmp_path, **settings), tmp_path / "out.gguf")
+    with GGUFReader(path) as reader:
+        found = reader.metadata[f"{reader.metadata['general.architecture']}.rope.scaling.{key}"]
+    assert found == (value if isinstance(value, str) else pytest.approx(value))
+
+
+def test_deepseek_v2_judges_a_group_by_its_best_expert(tmp_path: Path) -> None:
+    settings = {"n_group": 2, "topk_group": 1, "topk_method": "group_limited_greedy"}
+    path = ggplug_models.convert(with_settings("deepseek2", tmp_path, **settings), tmp_path / "out.gguf")
+    with ggplug_models.load(path, ["CPU"], pack=False) as model:
+        assert (model.experts.n_groups, model.experts.n_of_group) == (2, 1)
+
+
+def test_matrices_of_experts_whose_rows_may_be_either_are_refused(tmp_path: Path) -> None:
+    content = json.loads((made("qwen3_vl_moe", tmp_path) / "config.json").read_text("utf-8"))
+    family, config = family_of(Values(content, where="config.json"))
+    for name, shape in (("gate_up_proj", (4, 48, 32)), ("gate_up_proj", (4, 32, 48)), ("down_proj", (4, 24, 32))):
+        family_of_one = family.targets(f"model.layers.0.mlp.experts.{name}", config)
+        assert all(each.change is not None and each.change.shape(shape, config) for each in family_of_one)
+    for name in ("gate_up_proj", "down_proj"):
+        change = family.targets(f"model.layers.0.mlp.experts.{name}", config)[0].change
+        assert change is not None
+        with pytest.raises(ModelError, match=r"hidden_size must be other than .* \(32\), whose rows may be inputs or"):
+            change.shape((4, 32, 32), config)
 
 
 def test_yarn_without_rounding_is_refused_unless_it_interpolates_between_the_ends(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from test_models_convert_families import SPACES, changed, check_refused, made, r
 import ggplug_models
 from ggplug.errors import ModelError
 from ggplug_models import load_tokenizer
+from ggplug_models.converting import vocabulary
 from ggplug_models.tokenizers.vocabulary import AFTER, BEFORE, ENDING
 
 # -- tokens that end texts -------------------------------------------------------------------------
@@ -238,6 +239,7 @@ def test_merged_pieces_have_spaces_where_the_tokenizer_puts_them(
     whole |= {"added_tokens": [begin, {**tool, "id": words.index(tool["content"])}]}
     whole |= {"post_processor": template("<s> $A", {"<s>": 1})}
     (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    changed(folder, "tokenizer_config.json", eos_token=None)
     theirs = tokenizer_says(folder, lambda content: None)
     ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     for text in texts(["ab", " ", "b", "\n", "<tool>", "<s>", "é"]):
@@ -340,3 +342,39 @@ def test_unigrams_have_spaces_where_the_tokenizer_puts_them(steps: Any, splits: 
     ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     for text in texts(["the", " ", "fox", "\n", "<new>", "<s>", "▁"]):
         assert ours.encode(text, add_special=True, parse_special=True) == theirs.encode(text).ids
+
+
+# -- the same tokens -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("llama3", "normalizer", {"type": "Lowercase"}),
+        ("t5", "pre_tokenizer", {"type": "WhitespaceSplit"}),
+    ],
+)
+def test_a_folder_whose_texts_would_have_other_tokens_is_refused(
+    name: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "tokenizer.json", **{key: value})
+    with pytest.raises(ModelError):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_texts_are_compared_with_those_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a part of ``tokenizer.json`` was neither followed nor refused."""
+    monkeypatch.setattr(vocabulary, "of_bytes", lambda *_: {})
+    folder = made("qwen2", tmp_path)
+    changed(folder, "tokenizer.json", normalizer={"type": "NFD"})
+    with pytest.raises(ModelError, match=r"splits texts in a way that GGUF files cannot say: 'naïve Straße"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("key", ["eos_token", "additional_special_tokens", "extra_special_tokens"])
+def test_tokens_that_only_the_settings_name_are_refused(key: str, tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    changed(folder, "tokenizer_config.json", **{key: "<new>" if key == "eos_token" else ["<new>"]})
+    with pytest.raises(ModelError, match=rf"{key} must be made of tokens of tokenizer\.json, which has no '<new>'"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")

@@ -57,9 +57,11 @@ LEFT_OUT = {
     "glm": "the length of contexts and the epsilon are the folder's; llama.cpp's converter has others",
     "gpt_oss": "that YaRN does not round the pairs between which it interpolates (`truncate`)",
     "nemotron_h": "the least size of steps (`time_step_min`), to which transformers clips them",
+    "phi3": "that LongRoPE has other factors for texts within the original context: a session's length decides",
     "plamo2": "the window of attention, which all blocks then lack",
     "plamo3": "that YaRN does not round the pairs between which it interpolates",
     "qwen": "how attention and RoPE change in contexts longer than `seq_length`",
+    "umt5": "that transformers 5 scales the outputs of a decoder with an output matrix of its own; earlier ones do not",
     "xlm-roberta": "the adapters of jina-embeddings-v3, of which only the model itself is written",
 }
 """By model type: what a converted file lacks of its folder, or has of it that llama.cpp's lacks."""

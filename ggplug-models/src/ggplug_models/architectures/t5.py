@@ -105,6 +105,7 @@ class T5(Biased, EncoderDecoder):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
+        self.logit_scale = hp.number("logit_scale", None)
         self.n_encoder = self.n_layer
         self.n_layer = hp.integer("decoder_block_count", self.n_layer, at_most=MOST_BLOCKS)
         more = self.n_layer - self.n_encoder
@@ -163,5 +164,7 @@ class T5(Biased, EncoderDecoder):
         return self.norm(self.w, "dec.output_norm", x)
 
     def scores(self, x: Tensor) -> Tensor:
-        """The logits; those of token embeddings, in a file without an output matrix, are scaled down."""
-        return super().scores(x if "output.weight" in self.w else gg.scale(x, self.n_embd**-0.5))
+        """The logits, scaled as the file says, or else down if the output matrix is that of the token embeddings."""
+        usual = 1.0 if "output.weight" in self.w else self.n_embd**-0.5
+        factor = usual if self.logit_scale is None else self.logit_scale
+        return super().scores(x if factor == 1 else gg.scale(x, factor))

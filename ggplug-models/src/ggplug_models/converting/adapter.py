@@ -62,6 +62,12 @@ def convert_adapter(folder: str | os.PathLike[str], base: str | os.PathLike[str]
     with Checkpoint(source, MATRICES) as weights:
         found = {name: stored.array() for name, stored in weights.tensors.items()}
     pairs = _pairs(source, family, found, config, _shapes(model))
+    if TABLE in pairs and config.boolean("tie_word_embeddings", family.head is None):
+        raise ModelError(
+            f"{source.path} changes the token embeddings of a model whose output matrix they are; with PEFT that stays "
+            "as it is, with a GGUF file it would change, too",
+            tensor=TABLE,
+        )
     ranks = {b.shape[-1] for _, b in pairs.values()}
     alpha = settings.number("lora_alpha")
     if not alpha:  # in llama.cpp's format it stands for the rank

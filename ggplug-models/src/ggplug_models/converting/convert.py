@@ -172,7 +172,8 @@ class _Conversion:
         self._family = family
         self._tensors: list[tuple[str, list[Stored], Change | None]] = []
         experts: dict[str, dict[int, Stored]] = {}
-        for name, stored in self._with_head(family, config, weights).items():
+        weights = self._with_head(family, config, weights)
+        for name, stored in weights.items():
             found = family.targets(name, config)
             if not found:
                 continue

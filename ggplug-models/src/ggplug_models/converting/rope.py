@@ -29,20 +29,30 @@ LLAMA3 = (*SCALINGS, "llama3")
 
 
 def settings(config: Values) -> Values:
-    """The base, the rotated part, the type of scaling and its settings; if layers differ, those with full attention."""
-    parameters = _written(config).inner("full_attention", _written(config))
+    """The base, the rotated part, the type of scaling and its settings; if layers differ, those with full attention.
+
+    Of settings that are in several places those count that count for transformers (``modeling_rope_utils.py``).
+    """
+    written = _written(config)
+    parameters = written.inner("full_attention", written)
     kinds = (parameters.values.get(name) for name in ("rope_type", "type"))
     kind = next((each for each in kinds if each is not None), "default")
-    outside = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
-    more = {name: config.values.get(name) for name in outside}
-    return Values(
-        {**more, **parameters.values, "rope_type": "longrope" if kind == "su" else kind},
-        where=parameters.where or config.where,
-    )
+    outside = {name: config.values.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    found = {**outside, **parameters.values, "rope_type": "longrope" if kind == "su" else kind}
+    if found["rope_type"] in _EXTENDED:
+        holders = [config, parameters] if parameters is written else [parameters]
+        originals = [each.values.get(_ORIGINAL) for each in holders]
+        found[_ORIGINAL] = next((each for each in originals if each is not None), config.values.get(_WHOLE))
+    return Values(found, where=parameters.where or config.where)
+
+
+_ORIGINAL, _WHOLE = "original_max_position_embeddings", "max_position_embeddings"
+_EXTENDED = ("llama3", "yarn", "longrope")
+"""The types of scaling that read the length of contexts before it was extended."""
 
 
 def _written(config: Values) -> Values:
-    return config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling", Values({}))
+    return config.inner("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters", Values({}))
 
 
 def check(config: Values, architecture: str, scalings: Collection[str]) -> None:
@@ -65,7 +75,7 @@ def _check_rounding(parameters: Values, config: Values, architecture: str) -> No
     rounds = parameters.text("rope_type") != "yarn" or parameters.boolean("truncate", True)
     if rounds or architecture == "gpt-oss":
         return
-    base, original = parameters.number("rope_theta", _USUAL), parameters.integer("original_max_position_embeddings")
+    base, original = parameters.number("rope_theta", _USUAL), parameters.integer(_ORIGINAL)
     if base <= 1:
         raise parameters.refused("rope_theta", "more than 1 with YaRN")
     width = rotated(config)
@@ -99,12 +109,12 @@ def scaling(config: Values) -> dict[str, Any]:
     if kind in SCALINGS:
         found = {"rope.scaling.type": kind, "rope.scaling.factor": parameters.number("factor", at_least=0)}
     if kind == "yarn":
-        found["rope.scaling.original_context_length"] = parameters.integer("original_max_position_embeddings")
+        found["rope.scaling.original_context_length"] = parameters.integer(_ORIGINAL)
         found |= {f"rope.scaling.{key}": parameters.number(name) for name, key in _YARN.items() if name in parameters}
     if kind == "longrope":
         found = {
             "rope.scaling.type": kind,
-            "rope.scaling.original_context_length": _original(config),
+            "rope.scaling.original_context_length": parameters.integer(_ORIGINAL),
             **longrope_keys(config),
         }
     return found
@@ -136,7 +146,8 @@ _USUAL = 10000.0
 
 def base(config: Values) -> dict[str, Any]:
     """The keys of the scaling, and of an unusual base, of families whose files usually have none."""
-    found = settings(config).number("rope_theta", config.number("rotary_emb_base", _USUAL, at_least=0), at_least=0)
+    usual = config.number("rotary_emb_base", settings(config).number("rope_theta", _USUAL, at_least=0), at_least=0)
+    found = _written(config).number("rope_theta", usual, at_least=0)
     return scaling(config) | ({} if found == _USUAL else {"rope.freq_base": found})
 
 
@@ -158,7 +169,7 @@ def llama3_factors(config: Values) -> Factors:
         parameters.number(name, default, at_least=0)
         for name, default in (("factor", 8.0), ("low_freq_factor", 1.0), ("high_freq_factor", 4.0))
     )
-    original = parameters.integer("original_max_position_embeddings", 8192)
+    original = parameters.integer(_ORIGINAL)
     if factor <= 0 or high <= low:
         raise parameters.refused("high_freq_factor", "greater than low_freq_factor, and the factor positive")
     width = head_dim(config)
@@ -171,12 +182,15 @@ def llama3_factors(config: Values) -> Factors:
 
 
 def longrope_keys(config: Values) -> dict[str, Any]:
-    """The attention factor of LongRoPE, by default from the ratio of the context lengths; for other types, empty."""
+    """The attention factor of LongRoPE, by default from its factor, which is by default the ratio of the contexts.
+
+    Other types have no keys.
+    """
     parameters = settings(config)
     if parameters.text("rope_type") != "longrope":
         return {}
-    original, context = _original(config), config.integer("max_position_embeddings")
-    scale = context / original
+    original = parameters.integer(_ORIGINAL)
+    scale = parameters.number("factor", config.integer(_WHOLE) / original)
     factor = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 and original > 1 else 1.0
     return {"rope.scaling.attn_factor": parameters.number("attention_factor", factor)}
 
@@ -200,11 +214,6 @@ def rotated(config: Values) -> int:
         return config.integer("qk_rope_head_dim")
     parameters = settings(config)
     return int(parameters.number("partial_rotary_factor", 1.0, at_least=0) * head_dim(config))
-
-
-def _original(config: Values) -> int:
-    whole = config.integer("max_position_embeddings")
-    return int(settings(config).integer("original_max_position_embeddings", whole))
 
 
 def _positive(value: Any) -> bool:

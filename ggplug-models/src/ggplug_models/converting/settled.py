@@ -119,7 +119,6 @@ _T5: Mapping[str, Wanted] = {
     "is_gated_act": lambda config: (_gated(config),),
     "dense_act_fn": lambda config: _GELU if _gated(config) else ("relu",),
     "relative_attention_max_distance": (128,),
-    "scale_decoder_outputs": lambda config: (True, False) if config.boolean("tie_word_embeddings", True) else (False,),
 }
 _NOMIC: Mapping[str, Wanted] = {
     **dict.fromkeys(("prenorm", "causal", "parallel_block", "rotary_emb_interleaved", "use_rms_norm"), (False,)),

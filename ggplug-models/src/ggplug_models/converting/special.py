@@ -34,7 +34,7 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
     the first and the last token may come from the post-processor's template.  ``config``: those of the language model
     in ``config.json``, which has the ids of tokens without a text.
     """
-    texts = {kind: text for kind in KEYS if kind != "eot" and (text := _content(settings, f"{kind}_token")) is not None}
+    texts = {kind: text for kind in KEYS if kind != "eot" and (text := content(settings, f"{kind}_token")) is not None}
     _default(texts, "bos", "cls")
     _default(texts, "eos", "sep")
     added = _added(description, texts)
@@ -167,7 +167,8 @@ def _default(texts: dict[str, str], kind: str, other: str) -> None:
         texts[kind] = texts[other]
 
 
-def _content(settings: Values, key: str) -> str | None:
+def content(settings: Values, key: str) -> str | None:
+    """The text of a special token in the settings."""
     value = settings.values.get(key)
     if isinstance(value, Mapping):
         value = value.get("content")
@@ -231,21 +232,27 @@ def _special(entry: Values) -> str | None:
 
 
 def chat_template(folder: Folder, settings: Values) -> dict[str, Any]:
-    """The chat template, or several by name, of which "default" is the usual one."""
-    template: Any = settings.values.get("chat_template")
-    if template is None:
-        template = folder.text("chat_template.jinja")
-    if template is None and (file := folder.optional_json("chat_template.json")) is not None:
-        template = file.text("chat_template", None)
-    if template is None or isinstance(template, str):
-        return {} if template is None else {"tokenizer.chat_template": template}
-    found: dict[str, Any] = {}
-    names = []
-    for each in settings.objects("chat_template"):
-        name, text = each.text("name"), each.text("template")
-        found["tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"] = text
-        names += [name] if name != "default" else []
+    """The chat template, or several by name, of which "default" is the usual one; files of them before settings."""
+    texts: dict[str, str | None] = {"default": folder.text("chat_template.jinja")}
+    for path in sorted((folder.path / TEMPLATES).glob("*.jinja")):
+        texts[path.stem] = folder.text(f"{TEMPLATES}/{path.name}")
+    if list(texts.values()) == [None]:
+        written = settings.values.get("chat_template")
+        if isinstance(written, (list, tuple)):
+            texts = {each.text("name"): each.text("template") for each in settings.objects("chat_template")}
+        elif (file := folder.optional_json("chat_template.json")) is not None and written is None:
+            texts = {"default": file.text("chat_template", None)}
+        else:
+            texts = {"default": settings.text("chat_template", None)}
+    names = [name for name in texts if name != "default"]
+    found: dict[str, Any] = {f"tokenizer.chat_template.{name}": texts[name] for name in names}
+    if texts.get("default") is not None:
+        found["tokenizer.chat_template"] = texts["default"]
     return found | ({"tokenizer.chat_templates": names} if names else {})
+
+
+TEMPLATES = "additional_chat_templates"
+"""The folder of templates that are not the usual one."""
 
 
 def _letters(description: Values) -> dict[str, bool]:

@@ -30,11 +30,12 @@ class TokenTable:
     def put(self, token: int, text: str, kind: int, score: float = 0.0) -> None:
         self.texts[token], self.types[token], self.scores[token] = text, kind, score
 
-    def put_added(self, description: Values, settings: Values) -> dict[int, Values]:
+    def put_added(self, description: Values, settings: Values, *, replaces: bool = True) -> dict[int, Values]:
         """Adds the tokens that were added to the vocabulary; U+2581 in their texts becomes a space.
 
-        Returns their entries by id; as in transformers, the settings' replace the others.  Raises ModelError for one
-        with the text of another token, which files cannot have.
+        Returns their entries by id; as in transformers, the settings' replace the others.  ``replaces``: whether they
+        replace tokens that the table has.  Raises ModelError for one with the text of another token, which files cannot
+        have.
         """
         n = len(self.texts)
         entries = [(each.values.get("id"), each) for each in description.objects("added_tokens", [])]
@@ -49,6 +50,8 @@ class TokenTable:
                 continue  # the weights have no embedding for it
             text = entry.text("content")
             put[token] = entry
+            if not replaces and self.types[token] != UNUSED:
+                continue
             if entry.boolean("special", False) or looks_special(text):
                 self.put(token, text, CONTROL, -1000)
             else:

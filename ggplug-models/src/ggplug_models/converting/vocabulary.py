@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ModelError
+from ggplug_models.converting import same_tokens
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import (
@@ -65,10 +66,14 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
             raise ModelError(missing, got=None, wanted=token)
     found |= family.vocabulary(found, config, folder) if family.vocabulary else {}
     found |= further_ends(folder, config, found, n_vocab)
-    found |= around(folder.optional_json("tokenizer.json") or Values({}), found, n_vocab)
+    description = folder.optional_json("tokenizer.json") or Values({})
+    found |= around(description, found, n_vocab)
     if WHOLE_WORDS in found and found[WHOLE_WORDS] == BY_NAME[found[PRE]].whole_words:
         del found[WHOLE_WORDS]
-    return {key: value for key, value in found.items() if value is not None}
+    found = {key: value for key, value in found.items() if value is not None}
+    if description.values and HF_JSON not in found:
+        same_tokens.check(folder, description, found)
+    return found
 
 
 def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
@@ -81,7 +86,7 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if kinds == ("Unigram",):
         description = folder.optional_json("tokenizer.json") or Values({})
         if PIECES in folder or UNIGRAM_PIECES in folder or not description.values:
-            found = _unigram(folder, description, n_vocab)
+            found = _unigram(folder, description, settings, n_vocab)
         else:
             found = _listed_unigram(description, n_vocab)
         return found | special(folder, description, settings, config, n_vocab)
@@ -203,14 +208,22 @@ def _rules_and_pieces(folder: Folder, name: str, n_vocab: int, *types: int) -> t
     return says, tokens, [token for token, piece in enumerate(listed[:n_vocab]) if piece.type == USER_DEFINED]
 
 
-def _unigram(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
-    """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``."""
+def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
+    """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``.
+
+    What is done with texts before they are tokenized says ``tokenizer.json`` if there is one, as in transformers.
+    """
     name = PIECES if PIECES in folder else UNIGRAM_PIECES
     says, tokens, fixed = _rules_and_pieces(folder, name, n_vocab, UNIGRAM)
+    entries = tokens.put_added(description, settings, replaces=False)
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
-    if "model" in description and not description.inner("model").boolean("byte_fallback", False):
-        del whole[BYTES]
-    return whole | _fixed(says, tokens, fixed) | strips(added_tokens(description, n_vocab), n_vocab)
+    if "model" in description:
+        whole |= of_unigrams(description, n_vocab, tokens.normal)
+        if not description.inner("model").boolean("byte_fallback", False):
+            del whole[BYTES]
+    else:
+        whole |= _fixed(says, tokens, [token for token in fixed if token not in entries])
+    return whole | strips(entries.items(), n_vocab)
 
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:

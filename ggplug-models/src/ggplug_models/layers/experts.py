@@ -42,7 +42,8 @@ class Experts:
 
     Each token is computed by ``n_used`` of ``n_expert`` experts of width ``n_ff``.  ``normalized``: whether the expert
     weights are divided by their sum; ``scale``: multiplies them after that.  ``n_groups``: experts are chosen from the
-    best ``n_groups_used`` of this many groups only (arXiv:2412.19437).  ``n_ff_shared``: the width of a network that
+    best ``n_groups_used`` of this many groups only, whose score is the sum of their best ``n_of_group`` experts
+    (arXiv:2412.19437; DeepSeek V2's is that of the best one).  ``n_ff_shared``: the width of a network that
     computes all tokens, whose result is added (arXiv:2401.06066).  ``n_dense``: the first blocks have no experts.
     ``activation``: of experts without a gate; None: all have one.  ``weighs_inputs``: whether the expert weights
     multiply what experts read, and not their results.  ``suffix``: with what the names of the experts' weights end.
@@ -56,6 +57,7 @@ class Experts:
     scale: float = 1.0
     n_groups: int = 1
     n_groups_used: int = 1
+    n_of_group: int = 2
     n_ff_shared: int = 0
     n_dense: int = 0
     activation: Activation | None = None
@@ -80,8 +82,9 @@ class Experts:
         if not n_expert:
             return None
         n_groups = hp.integer("expert_group_count", 0, at_least=0) or 1
-        if n_expert % n_groups or (n_groups > 1 and n_expert // n_groups < 2):
-            wanted = f"a divisor of {hp.prefix}expert_count ({n_expert}), with two experts or more in a group"
+        n_of_group = hp.integer("expert_group_best_count", 2)
+        if n_expert % n_groups or (n_groups > 1 and n_expert // n_groups < n_of_group):
+            wanted = f"a divisor of {hp.prefix}expert_count ({n_expert}), with {n_of_group} experts or more in a group"
             raise hp.refused("expert_group_count", wanted)
         n_groups_used = n_groups
         if n_groups > 1:
@@ -100,6 +103,7 @@ class Experts:
             scale=hp.number("expert_weights_scale", 1.0) or 1.0,
             n_groups=n_groups,
             n_groups_used=n_groups_used,
+            n_of_group=n_of_group,
             n_ff_shared=hp.integer("expert_shared_feed_forward_length", shared, at_least=0),
             n_dense=hp.integer("leading_dense_block_count", 0, at_least=0),
         )
@@ -200,12 +204,13 @@ class Experts:
         return weights.named("ffn_moe_topk", gg.argsort_top_k(ranks, self.n_used))
 
     def _of_best_groups(self, ranks: Tensor) -> Tensor:
-        """The ranks, but -inf outside of the groups whose two best experts have the largest sums."""
+        """The ranks, but -inf outside of the groups whose best experts have the largest sums."""
         size, tokens = self.n_expert // self.n_groups, ranks.ne[1]
         groups = gg.reshape(ranks, size, self.n_groups, tokens)
-        best = gg.argsort_top_k(groups, 2)
-        best = gg.get_rows(gg.reshape(groups, 1, size, self.n_groups, tokens), best)  # [1, 2, n_groups, T]
-        sums = gg.reshape(gg.sum_rows(gg.reshape(best, 2, self.n_groups, tokens)), self.n_groups, tokens)
+        best = gg.argsort_top_k(groups, self.n_of_group)
+        best = gg.get_rows(gg.reshape(groups, 1, size, self.n_groups, tokens), best)  # [1, n_of_group, n_groups, T]
+        best = gg.reshape(best, self.n_of_group, self.n_groups, tokens)
+        sums = gg.reshape(gg.sum_rows(best), self.n_groups, tokens)
         kept = gg.argsort_top_k(sums, self.n_groups_used)
         ranks = gg.set_rows(gg.fill(groups, -math.inf), gg.get_rows(groups, kept), kept)
         return gg.reshape(ranks, self.n_expert, tokens)

@@ -60,11 +60,11 @@ from ggplug_models.tokenizers.vocabulary import TOKENS
 
 def _phi3(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of Phi 3; a sliding window of 0 distinguishes Phi 4."""
-    settings = rope.settings(config)
+    settings, original = rope.settings(config), "original_max_position_embeddings"
     return rope.longrope_keys(config) | {
         "attention.head_count_kv": config.integer("num_key_value_heads", config.integer("num_attention_heads")),
         "rope.scaling.original_context_length": settings.integer(
-            "original_max_position_embeddings", config.integer("max_position_embeddings")
+            original, config.integer(original, config.integer("max_position_embeddings"))
         ),
         "rope.dimension_count": rope.rotated(config),
         "rope.freq_base": settings.number("rope_theta", 10000.0, at_least=0),

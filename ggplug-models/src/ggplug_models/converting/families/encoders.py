@@ -40,11 +40,15 @@ def _t5(config: Values, folder: Folder) -> dict[str, Any]:
     }
 
 
-def _unscaled(weights: Mapping[str, Stored], config: Values) -> dict[str, Any]:
-    """No keys.  Raises ModelError if embeddings are the output matrix and the outputs of the decoder are not scaled."""
-    if config.values.get("scale_decoder_outputs") is False and "lm_head.weight" not in weights:
-        raise config.refused("scale_decoder_outputs", "true in a folder without 'lm_head.weight'")
-    return {}
+def _scaled(weights: Mapping[str, Stored], config: Values) -> dict[str, Any]:
+    """The key of what logits are multiplied by, unless that follows from whether there is an output matrix.
+
+    mT5's are not scaled, and T5's as a setting says; UMT5's as in the first release of the models, without a setting.
+    """
+    kind, usual = config.text("model_type", "t5"), "lm_head.weight" not in weights
+    said = config.boolean("scale_decoder_outputs", config.boolean("tie_word_embeddings", True))
+    scaled = {"mt5": False, "umt5": usual}.get(kind, said)
+    return {} if scaled == usual else {"t5.logit_scale": config.integer("d_model") ** -0.5 if scaled else 1.0}
 
 
 def _t5_layer(part: str, number: int, names: Mapping[str, str]) -> Iterator[Tensors]:
@@ -88,7 +92,7 @@ _T5_FAMILY = Family(
     },
     {"layer_norm_epsilon": "attention.layer_norm_epsilon"},
     _t5,
-    of_weights=_unscaled,
+    of_weights=_scaled,
     unused=r"(?:en|de)coder\.embed_tokens\.weight",
     prefix="",
     vocabularies=("Unigram",),
@@ -104,7 +108,7 @@ _T5 = replace(
     _T5_FAMILY,
     variants=(
         (
-            lambda config: _classes(config) == ["T5EncoderModel"],
+            lambda config: _classes(config) in (["T5EncoderModel"], ["MT5EncoderModel"], ["UMT5EncoderModel"]),
             replace(
                 _T5_FAMILY,
                 architecture="t5encoder",

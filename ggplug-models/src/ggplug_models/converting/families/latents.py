@@ -49,6 +49,8 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
     }
     if not found.get("expert_weights_norm", True):
         del found["expert_weights_norm"]
+    if config.text("model_type", "") == "deepseek_v2" and config.integer("n_group", 1) > 1:
+        found["expert_group_best_count"] = 1  # a key of ggplug's: llama.cpp adds up two in all models
     return found | _growth(config)
 
 

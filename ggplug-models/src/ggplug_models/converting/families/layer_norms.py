@@ -74,12 +74,10 @@ def _stablelm(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _nemotron(config: Values, folder: Folder) -> dict[str, Any]:
-    """The keys; ``factor`` alone is linear scaling.  Files have the epsilon under two keys."""
-    factor = config.number("factor", None, at_least=0) or rope.settings(config).number("factor", None, at_least=0)
-    linear = {"rope.scaling.type": "linear", "rope.scaling.factor": factor}
+    """The keys; files without scaling say so, and have the epsilon under two keys."""
     return {
+        "rope.scaling.type": "none",
         **positions(config, folder),
-        **({"rope.scaling.type": "none"} if factor is None else linear),
         "vocab_size": config.integer("vocab_size"),
         "rope.dimension_count": _rotated(config),
         "attention.layer_norm_rms_epsilon": config.number("norm_eps", at_least=0),

@@ -80,10 +80,13 @@ def _llama4(config: Values, folder: Folder) -> dict[str, Any]:
 def _turned(axis: int) -> Change:
     """The matrices of experts with rows as columns, unless the width of the model stands on another axis than ``axis``.
 
-    Folders that transformers write may have them turned already.
+    Folders that transformers write may have them turned already.  Square ones are refused, which may be either.
     """
 
     def is_turned(shape: tuple[int, ...], config: Values) -> bool:
+        if shape[-1] == shape[-2]:
+            wanted = f"other than the width of experts' matrices ({shape[-1]}), whose rows may be inputs or outputs"
+            raise config.refused("hidden_size", wanted)
         return shape[axis] != config.integer("hidden_size")
 
     def apply(values: Array, config: Values) -> Array:
