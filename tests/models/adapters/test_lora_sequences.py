@@ -240,6 +240,26 @@ def test_tokens_that_were_computed_with_a_former_scale_of_the_model_are_not_take
         session.restore(tmp_path / "after.gguf")
 
 
+@pytest.mark.parametrize("n_more", [1, 3])
+def test_tokens_of_several_scales_are_taken_for_those_of_none(tmp_path: Path, n_more: int) -> None:
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
+        used = model.adapt(FIRST, 0.7)
+        session.decode({0: PROMPT})
+        session.decode({0: [1]})  # a step of one token serves those after it, with any scale
+        used.scale = 3.0
+        session.decode({0: [2] * n_more})
+        used.scale = 0.7
+        assert not session.is_adapted({used: 0.7})
+        assert not session.is_adapted({used: 3.0})
+        with pytest.raises(ParameterError, match="sequence 0 were computed with several scales of adapters"):
+            session.save(tmp_path / "saved.gguf")
+        assert not list(tmp_path.iterdir())
+        session.adapt({used: 0.7})
+        assert session.length() == 0
+        session.decode({0: PROMPT})
+        session.save(tmp_path / "saved.gguf")
+
+
 def test_an_interrupted_restore_leaves_no_tokens_of_other_scales(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from oracles.packed import model_file
 from wrong_device import Wrong
 
 import ggplug as gg
@@ -60,7 +61,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
 
 def test_two_right_devices_agree(compare: Callable[..., Result], mixed: Path, data: Path) -> None:
-    for path in (mixed, data / "bert.gguf"):
+    for path in (mixed, data / "bert.gguf", model_file("mamba"), model_file("jamba")):
         done = compare(path, "--device", "CPU", "--device", "right")
         assert done.exit_code == 0, done.output
         assert "CPU and right agree on all " in done.output
@@ -131,6 +132,7 @@ def test_what_cannot_be_compared_is_refused(compare: Callable[..., Result], mixe
         refused = compare(mixed, "--device", "CPU,right", "--ids", ids)
         assert isinstance(refused.exception, gg.ParameterError), ids
         assert why in str(refused.exception)
+    assert "which reads a source text first" in str(compare(model_file("t5"), "--device", "CPU,right").exception)
 
 
 def test_without_the_suite_it_says_what_to_install(

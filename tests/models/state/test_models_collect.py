@@ -12,7 +12,7 @@ from oracles.packed import ORACLES, model_file
 import ggplug as gg
 import ggplug_models
 from ggplug.errors import ComputeError, ParameterError, PlacementError
-from ggplug.ops import PythonCall
+from ggplug.ops import Cpy, PythonCall
 from ggplug.tensor import Tensor
 from ggplug.testing import FakeDevice
 from ggplug_models.state.steps import Outputs
@@ -71,6 +71,40 @@ def test_the_last_token_alone(model: Any) -> None:
     for name, values in last.items():
         assert values.shape == every[name].shape[1:]
         np.testing.assert_allclose(values, every[name][-1], rtol=0, atol=2e-5 * np.abs(every[name]).max())
+
+
+@pytest.mark.parametrize(("name", "n_tokens"), [("qwen3", (1, 4, 60)), ("mamba2", (1, 4, 32)), ("qwen3moe", (2, 4))])
+def test_rows_are_those_of_tokens_where_there_are_as_many_heads_or_elements(
+    name: str, n_tokens: tuple[int, ...]
+) -> None:
+    """No node has another axis of 11, so that their shapes with 11 tokens say what one token has."""
+    assert len(TOKENS) == 11
+    with ggplug_models.load(model_file(name), ["CPU"]) as model:
+        shapes = {name: found.shape for name, found in model.run(TOKENS, ["*"]).items()}
+        of_one = {name: shape[1:] for name, shape in shapes.items() if shape[:1] == (11,)}
+        assert {"result_norm", "blk.0.l_out", "blk.1.l_out"} <= of_one.keys()
+        for n in n_tokens:
+            text = (TOKENS * 6)[:n]
+            every, last = model.run(text, ["*"]), model.run(text, ["*"], last=True)
+            for name, shape in of_one.items():
+                assert every[name].shape == (n, *shape), (n, name)
+                assert last[name].shape == shape, (n, name)
+            for name in ("result_norm", "result_output", "blk.1.l_out"):
+                np.testing.assert_allclose(last[name], every[name][-1], atol=1e-4)
+
+
+def test_what_no_token_has_is_not_cut(data: Path) -> None:
+    with ggplug_models.load(data / "bert.gguf", ["CPU"]) as bert:
+        text = (TOKENS * 6)[: bert.n_embd - 1]  # padded to as many tokens as elements
+        assert bert.run(text, ["pooled"])["pooled"].shape == (1, bert.n_embd)
+        assert bert.run(text, ["hidden"], last=True)["hidden"].shape == (bert.n_embd,)
+
+
+def test_a_patch_with_a_row_for_each_token_leaves_values_as_they_are(qwen: Any) -> None:
+    n_tokens = qwen.sample()["inp_embd"].ne[1]
+    rows, tokens = np.ones((n_tokens, qwen.n_embd), np.float32), (TOKENS * 6)[:n_tokens]
+    with qwen.patch("inp_embd", rows):
+        np.testing.assert_array_equal(qwen.run(tokens, ["inp_embd"])["inp_embd"], rows)
 
 
 def test_prompts_of_several_steps_give_the_values_of_all_tokens(model: Any) -> None:
@@ -229,6 +263,17 @@ def test_a_patch_that_cannot_be_is_refused(qwen: Any) -> None:
     assert qwen.patches == ()
     with qwen.patch("inp_embd", lambda x: x[:1]), pytest.raises((ParameterError, ComputeError), match="must return"):
         qwen.run(TOKENS)
+
+
+@pytest.mark.parametrize("name", ["jamba", "rwkv7"])
+def test_views_through_which_states_are_stored_are_refused(name: str) -> None:
+    with ggplug_models.load(model_file(name), ["CPU"]) as model:
+        stored = [model.sample()[f"blk.0.state.{part}"] for part in (0, 1)]
+        views = [node.src[1] for node in stored if isinstance(node.op, Cpy)]
+        assert len(views) == 2
+        for view in views:
+            with pytest.raises(ParameterError, match="write into no other tensor"):
+                model.patch(view.name, lambda x: x)
 
 
 def test_a_function_needs_a_device_that_calls_it(data: Path) -> None:

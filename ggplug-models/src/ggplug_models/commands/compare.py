@@ -16,6 +16,7 @@ from ggplug.graph import Graph
 from ggplug_models.commands.options import cache_option, growth_option, model_argument, pack_option
 from ggplug_models.loading import load
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.encoder_decoder import EncoderDecoder
 from ggplug_models.networks.texts import TextModel
 
 PROMPT = "The first wrong number is where the search begins."
@@ -57,6 +58,8 @@ def compare(
         )
         if not isinstance(a, TextModel):
             raise a.cannot(model, "reads no texts by itself")
+        if isinstance(a, EncoderDecoder):
+            raise a.cannot(model, "reads a source text first, which compare does not compute")
         tokens = _numbers(ids) if ids is not None else _tokens(a, PROMPT if prompt is None else prompt)
         graph_a, graph_b = (stack.enter_context(_prepared(each, tokens, cache_type)) for each in (a, b))
         show_comparison(

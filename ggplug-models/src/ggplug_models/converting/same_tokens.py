@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenizers import AddedToken
 from tokenizers import Tokenizer as Whole
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.sentencepiece import PIECES
 from ggplug_models.converting.special import content
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers import load_tokenizer
@@ -37,12 +36,13 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
 
     ``description``: ``tokenizer.json``; ``metadata``: of the file.  What is put around texts is not compared.
     """
+    settings = folder.optional_json("tokenizer_config.json") or Values({})
+    decoder = settings.inner("added_tokens_decoder", Values({}))
+    added = [{**each.values, **decoder.values.get(f"{each.values['id']}", {})} for each in _added(description)]
     with library(NAME):
-        theirs = Whole.from_buffer(folder.read(NAME))
-        if PIECES in folder:
-            _put_settings(folder, theirs)
+        theirs = Whole.from_str(json.dumps({**description.values, "added_tokens": added}))
     if theirs.get_vocab_size() < len(metadata[TOKENS]):
-        _check_named(folder, theirs)
+        _check_named(settings, theirs)
     ours = load_tokenizer(metadata)
     for text in _texts(description):
         wanted = theirs.encode(text, add_special_tokens=False).ids
@@ -56,20 +56,12 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
             )
 
 
-def _put_settings(folder: Folder, theirs: Whole) -> None:
-    """Replaces what tokens remove around them by what the settings say, as transformers does."""
-    settings = folder.optional_json("tokenizer_config.json") or Values({})
-    known = {token.content for token in theirs.get_added_tokens_decoder().values()}
-    decoder = settings.inner("added_tokens_decoder", Values({}))
-    for entry in map(decoder.inner, decoder.values):
-        if (name := entry.text("content")) in known:
-            flags = {key: entry.boolean(key, False) for key in ("single_word", "lstrip", "rstrip", "special")}
-            theirs.add_tokens([AddedToken(name, normalized=entry.boolean("normalized", not flags["special"]), **flags)])
+def _added(description: Values) -> Sequence[Values]:
+    return description.objects("added_tokens", [])
 
 
-def _check_named(folder: Folder, theirs: Whole) -> None:
+def _check_named(settings: Values, theirs: Whole) -> None:
     """Raises ModelError for a token that only the settings name, which transformers adds behind the others."""
-    settings = folder.optional_json("tokenizer_config.json") or Values({})
     named = {f"{kind}_token": [content(settings, f"{kind}_token")] for kind in ("bos", "eos")}
     for key in ("additional_special_tokens", "extra_special_tokens"):
         listed = settings.values.get(key) or ()
@@ -84,7 +76,7 @@ def _check_named(folder: Folder, theirs: Whole) -> None:
 def _texts(description: Values) -> Iterator[str]:
     yield from _TEXTS
     kinds = Counter[tuple[Any, ...]]()
-    for token in description.objects("added_tokens", []):
+    for token in _added(description):
         kind = tuple(value for key, value in token.values.items() if key not in ("id", "content"))
         kinds[kind] += 1
         if kinds[kind] <= _MOST:

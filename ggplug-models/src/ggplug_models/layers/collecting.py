@@ -1,4 +1,8 @@
-"""Values of nodes by name: which nodes a pattern stands for, and what of their values belongs to tokens."""
+"""Values of nodes by name: which nodes a pattern stands for, and what of their values belongs to tokens.
+
+Which axis is that of tokens is seen from the same graph for another number of tokens: extents alone do not say it, as
+there may be as many tokens as heads or elements.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 
 Array = npt.NDArray[Any]
+
+Axes = Mapping[str, int | None]
+"""The axis of tokens in the arrays of nodes, by name; None: there is none."""
 
 ALIASES = {"logits": "result_output"}
 
@@ -54,28 +61,41 @@ def check_matches(pattern: str, matching: Collection[object], names: Iterable[st
         )
 
 
-def of_tokens(array: Array, n_padded: int, n: int, *, last: bool = False) -> Array:
-    """The values of the first ``n`` of ``n_padded`` tokens, tokens first; with ``last`` that of the last one alone.
+def axes_of_tokens(nodes: Mapping[str, Tensor], longer: Graph, extents: Mapping[int, int]) -> Axes:
+    """The axis of tokens in the arrays of nodes, by the keys of ``nodes``.
 
-    The axis of tokens is the first with as many elements; axes of one element before it, of sequences, are left out.
-    An array without one is returned as it is; with ``last`` an axis of one element is that of the last token.
+    ``longer``: the graph for more tokens.  ``extents``: the numbers of tokens of nodes, with those of the nodes of the
+    same names there.  It is the first axis with such extents, where all others are equal in both, or also such.
     """
-    axis = next((axis for axis, extent in enumerate(array.shape) if extent == n_padded), None)
+    others = {node.name: node.shape for node in longer.nodes}
+
+    def axis(shape: tuple[int, ...], other: tuple[int, ...]) -> int | None:
+        if len(shape) != len(other) or any(n != m != extents.get(n) for n, m in zip(shape, other, strict=True)):
+            return None
+        return next((axis for axis, (n, m) in enumerate(zip(shape, other, strict=True)) if n != m), None)
+
+    return {name: axis(node.shape, others.get(node.name, ())) for name, node in nodes.items()}
+
+
+def of_tokens(array: Array, axis: int | None, n: int, *, last: bool = False) -> Array:
+    """The values of the first ``n`` tokens, tokens first; with ``last`` that of the last one alone.
+
+    ``axis``: that of tokens; it may have one element, which then is the last token's.  Axes of one element before it,
+    of sequences, are left out.  An array without such an axis is returned as it is.
+    """
     if axis is None:
-        return array[0] if last and array.shape[:1] == (1,) else array
+        return array
     alone = all(extent == 1 for extent in array.shape[:axis])
     values = array.reshape(array.shape[axis:]) if alone else np.moveaxis(array, axis, 0)
-    return values[n - 1] if last else values[:n]
+    return values[min(n, len(values)) - 1] if last else values[:n]
 
 
-def joined(parts: Sequence[Mapping[str, Array]], lengths: Sequence[int]) -> dict[str, Array]:
-    """The values of several steps with these numbers of tokens, one after the other.
+def joined(parts: Sequence[Mapping[str, Array]], axes: Axes) -> dict[str, Array]:
+    """The values of several steps, one after the other; ``axes``: those of tokens.
 
     Of a node whose value has no axis of tokens, that of the last step.
     """
     return {
-        name: np.concatenate([part[name] for part in parts])
-        if all(part[name].shape[:1] == (n,) for part, n in zip(parts, lengths, strict=True))
-        else array
+        name: array if axes[name] is None else np.concatenate([part[name] for part in parts])
         for name, array in parts[-1].items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import ggplug as gg
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
+from ggplug.nodes.hazards import written_sources
 from ggplug.ops.base import apply
 from ggplug.sharing import Claim
 from ggplug.tensor import Tensor
@@ -59,6 +60,11 @@ class GraphChange(ABC):
 
     def scaled(self, scales: Scales) -> GraphChange:
         """The change with a scale that is an input of the graph (default: itself, without a scale)."""
+        return self
+
+    def of_any_length(self) -> GraphChange:
+        """A change of the same nodes that graphs of any number of tokens can have, which are not computed (default:
+        itself)."""
         return self
 
     @abstractmethod
@@ -143,18 +149,16 @@ class Patch(GraphChange):
     def matches(self, name: str) -> bool:
         return fnmatchcase(name, self.pattern)
 
+    def of_any_length(self) -> Patch:
+        return replace(self, value=np.asarray)
+
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         return self.apply(made.named(name)) if self.matches(name) else None
 
     def apply(self, node: Tensor) -> Tensor:
         """A node with the changed value.  Raises ParameterError if a node cannot be changed, or not by this array."""
         if node.type is not gg.F32 or not node.is_contiguous() or (node.op is not None and node.op.writes):
-            raise ParameterError(
-                f"the node {node.name!r} cannot be patched: it must hold float32 without gaps, and write into no "
-                "other tensor",
-                tensor=node,
-                remedy="patch the node that is computed from it, or the one that it is computed from",
-            )
+            raise _refused(node)
         if callable(self.value):
             return gg.map_custom1(node, _Call(self.value, node))
         if self.value.ndim > node.rank or any(
@@ -188,11 +192,34 @@ class _Call:
         dst[...] = found.reshape(dst.shape)
 
 
+def _refused(node: Tensor) -> ParameterError:
+    return ParameterError(
+        f"the node {node.name!r} cannot be patched: it must hold float32 without gaps, and write into no other tensor",
+        tensor=node,
+        remedy="patch the node that is computed from it, or the one that it is computed from",
+    )
+
+
+def _written_through(graph: Graph) -> set[Tensor]:
+    """The nodes that are views through which others write into a tensor."""
+    found: set[Tensor] = set()
+    for node in graph.nodes:
+        for view in written_sources(node):
+            while view.op is not None and view.op.is_view and view.src[0] is not None:
+                found.add(view)
+                view = view.src[0]
+    return found
+
+
 def patched(outputs: Sequence[Tensor], changes: Sequence[GraphChange]) -> list[Tensor]:
-    """The outputs, computed with the changes; nodes that depend on no change stay the same."""
+    """The outputs, computed with the changes; nodes that depend on no change stay the same.
+
+    Raises ParameterError for a change of a node that cannot be changed.
+    """
     graph = Graph(*outputs)
     name_nodes(graph)
     new: dict[Tensor, Tensor] = {}
+    written = _written_through(graph)
     for node in graph.nodes:
         assert node.op is not None
         name, made = node.name, node
@@ -204,6 +231,8 @@ def patched(outputs: Sequence[Tensor], changes: Sequence[GraphChange]) -> list[T
         for each in changes:
             changed = each.change(name, base, made)
             if changed is not None:
+                if node in written:
+                    raise _refused(node)
                 made.name = name + UNPATCHED
                 made = changed.named(name)
         if made is not node:

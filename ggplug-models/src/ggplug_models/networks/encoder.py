@@ -21,7 +21,7 @@ from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.layers.attention import mixed
-from ggplug_models.layers.collecting import collected, of_tokens, patterns_of
+from ggplug_models.layers.collecting import Axes, axes_of_tokens, collected, of_tokens, patterns_of
 from ggplug_models.layers.names import name_nodes
 from ggplug_models.layers.patches import GraphChange, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
@@ -61,6 +61,8 @@ class Texts:
         """Nodes that later blocks read, by name."""
         self.graph: Graph
         self.collected: dict[str, Tensor] = {}
+        self.axes: Axes | None = None
+        """The axes of tokens of what is collected, once they are known."""
         self.hidden: Tensor
         self.pooled: Tensor
         self.scores: Tensor | None = None
@@ -320,9 +322,14 @@ class Encoder(TextModel):
         checked, patterns = self._checked(tokens, "tokens"), patterns_of(collect)
         with self.locked():
             batch = self._filled([checked], patterns)
+            if batch.axes is None:
+                n, changes = batch.n_tok + 1, in_effect(None, self.patches)
+                longer = self._build(1, n, [each.of_any_length() for each in changes])
+                batch.axes = axes_of_tokens(batch.collected, longer.graph, {batch.n_tok: n})
+            axes = batch.axes
             self.scheduler.compute(batch.graph)
             return {
-                name: of_tokens(node.numpy(), batch.n_tok, len(checked), last=last)
+                name: of_tokens(node.numpy(), axes[name], len(checked), last=last)
                 for name, node in batch.collected.items()
             }
 

@@ -289,8 +289,9 @@ class Session(Uncopied):
         )
         """The first element of a key is the number of the scheduler that computes the step, in the model's pipeline."""
         self._adapting = Adapting(self.n_seq)
-        self._began: list[InEffect] = [{}] * self.n_seq
-        """What was in effect for each sequence when its source text was read, or its first token computed."""
+        self._began: list[InEffect | None] = [{}] * self.n_seq
+        """What was in effect for each sequence when its source text was read, or its first token computed; None: that
+        had other scales for some of its later tokens."""
         self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
         """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
@@ -528,15 +529,37 @@ class Session(Uncopied):
         return self._is_computed_with(checked_scales(lora, self.model.patches), self._number(seq))
 
     def _is_computed_with(self, own: OwnScales, seq: int) -> bool:
-        return only_scaled(in_effect(own, self.model.patches)) == only_scaled(self._computed_with(seq))
+        computed = self._computed_with(seq)
+        return computed is not None and only_scaled(in_effect(own, self.model.patches)) == only_scaled(computed)
 
-    def _computed_with(self, seq: int) -> InEffect:
-        """What was in effect for the tokens and the source text of a sequence, or is for new ones if it has none."""
+    def _computed_with(self, seq: int) -> InEffect | None:
+        """What was in effect for the tokens and the source text of a sequence, or is for new ones if it has none.
+
+        None: they were computed with several scales.
+        """
         return self._began[seq] if self._tokens[seq] or self._sources[seq] else self._in_effect(seq)
 
+    def _compute_with(self, seq: int, changes: InEffect) -> None:
+        """Notes what the next tokens of a sequence are computed with."""
+        began = self._began[seq]
+        if not self._tokens[seq] and not self._sources[seq]:
+            self._began[seq] = changes
+        elif began is not None and only_scaled(changes) != only_scaled(began):
+            self._began[seq] = None
+
     def adapters(self, seq: int = 0) -> str:
-        """The adapters that a sequence is computed with, for a file; those that were removed since are left out."""
-        computed, there = self._computed_with(self._number(seq)), self.model.patches
+        """The adapters that a sequence is computed with, for a file; those that were removed since are left out.
+
+        Raises ParameterError if their scales were changed between its tokens.
+        """
+        seq = self._number(seq)
+        computed, there = self._computed_with(seq), self.model.patches
+        if computed is None:
+            raise ParameterError(
+                f"the tokens of sequence {seq} were computed with several scales of adapters, which no file can say",
+                got=seq,
+                remedy=f"call clear({seq}), and decode them again",
+            )
         return as_text({each: scale for each, scale in computed.items() if each in there})
 
     def adapt_as(self, adapters: Mapping[int, str]) -> None:
@@ -752,6 +775,8 @@ class Session(Uncopied):
             return None
         one = replace(self._one, scales=changes) if changes else self._one
         with self.locked():
+            if changes:
+                self._compute_with(seq, changes)
             one.ids[0, 0], one.positions[0, 0], one.lengths[0] = token, length - 1, length
             self._filled[seq] = max(self._filled[seq], length)
             for cells in self._cells.values():
@@ -852,6 +877,11 @@ class Session(Uncopied):
         parts: list[dict[str, npt.NDArray[Any]]] = []
         pieces = [checked[start : start + size] for start in range(0, len(checked), size)]
         changes = self._in_effect(0)
+
+        def longer(shape: Shape) -> Step:
+            patches = [each.of_any_length() for each in changes if each in self.model.patches]
+            return self.model.build(shape, self.memory, self._cells, self.n_ctx, (), patches)
+
         for piece in pieces:
             wanted = not last or piece is pieces[-1]
             with self.locked():
@@ -862,11 +892,12 @@ class Session(Uncopied):
                     outputs if wanted else Outputs.NONE,
                     collect=patterns if wanted else (),
                 )
+                axes = step.axes_with(longer) if wanted else {}
                 results = self._advance(step, inputs, {0: piece})
             if wanted:
                 values = zip(step.collected, results[len(results) - len(step.collected) :], strict=True)
-                parts.append({name: of_tokens(value, step.n_tokens, len(piece), last=last) for name, value in values})
-        return parts[-1] if last else joined(parts, list(map(len, pieces)))
+                parts.append({name: of_tokens(value, axes[name], len(piece), last=last) for name, value in values})
+        return parts[-1] if last else joined(parts, axes)
 
     @one_thread_at_a_time
     def prepared(self, tokens: Sequence[int], outputs: Outputs = Outputs.LAST, *, hidden: bool = False) -> Graph:
@@ -919,10 +950,9 @@ class Session(Uncopied):
             until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
             self._last[first] = step, until, tuple(changes)
         for seq in batch:
+            self._compute_with(seq, changes)
             if not self._tokens[seq]:
                 self._begin(seq)
-                if not self._sources[seq]:
-                    self._began[seq] = changes
             if step.reads_lost_cells:
                 self._forget(seq)
             self._filled[seq] = max(self._filled[seq], lengths[seq - first])

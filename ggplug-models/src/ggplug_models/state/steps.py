@@ -19,7 +19,7 @@ from ggplug.scheduler import Feed, Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import Type
 from ggplug_models.layers.attention import by_sequence, joined, mixed_as_one, mixed_views
-from ggplug_models.layers.collecting import collected
+from ggplug_models.layers.collecting import Axes, axes_of_tokens, collected
 from ggplug_models.layers.names import name_nodes
 from ggplug_models.layers.patches import GraphChange, patched, scale_now
 from ggplug_models.state.cells import SOURCE, Cells, CompressedCells
@@ -50,6 +50,7 @@ class Shape(NamedTuple):
 
     A step has ``n`` tokens of each of ``n_seq`` sequences, from the sequence ``first`` on.  ``spans``: number of cells
     that are read, by window.  ``hidden``: whether the result is the normalised vectors of the last block, not logits.
+    ``n_last``: of how many tokens of each sequence LAST returns results: of one, except in :meth:`longer`.
     """
 
     first: int
@@ -58,6 +59,14 @@ class Shape(NamedTuple):
     spans: tuple[tuple[int, int], ...]
     outputs: Outputs
     hidden: bool = False
+    n_last: int = 1
+
+    @property
+    def longer(self) -> Shape:
+        """The same with more tokens, and more results: what follows their numbers has another extent in its graph,
+        which is not computed."""
+        outputs = self.outputs if self.n > 1 else Outputs.ALL  # one token is the last
+        return self._replace(n=self.n + 2, n_last=self.n + 1, outputs=outputs)
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,8 @@ class Step:
         self._scales: dict[tuple[GraphChange, float], Tensor] = {}
         self.collected: dict[str, Tensor] = {}
         """The nodes whose values are asked for, by name."""
+        self.axes: Axes | None = None
+        """The axes of tokens of :attr:`collected`, of one sequence, once they are known."""
         self.graph: Graph | None = None
         self._feed: Feed | None = None
         self.reads_lost_cells = False
@@ -211,7 +222,8 @@ class Step:
     def outputs(self, x: Tensor) -> Tensor:
         """The columns of ``x`` [n, T] for which the step returns results."""
         if self.shape.outputs is Outputs.LAST and self.shape.n > 1 and x.ne[1] == self.n_tokens:
-            return gg.get_rows(x, self.whole_numbers("output rows", self.shape.n_seq, lambda tokens: tokens.last))
+            count = self.shape.n_seq * self.shape.n_last
+            return gg.get_rows(x, self.whole_numbers("output rows", count, lambda tokens: tokens.last))
         return x
 
     def attend(
@@ -404,6 +416,15 @@ class Step:
             self.collected[VECTORS] = outputs[-1].set_output()
         # A graph without a result lacks the nodes after the last write, and the inputs that only these read.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
+
+    def axes_with(self, longer: Callable[[Shape], Step]) -> Axes:
+        """The axes of tokens of :attr:`collected`; ``longer`` makes the step for :attr:`.Shape.longer`."""
+        if self.axes is None:
+            shape = self.shape.longer
+            graph = longer(shape).graph
+            assert graph is not None
+            self.axes = axes_of_tokens(self.collected, graph, {1: shape.n_last, self.shape.n: shape.n})
+        return self.axes
 
     def values(self, tokens: Tokens) -> list[npt.NDArray[Any]]:
         """The values of all inputs for the tokens of a step."""

@@ -171,7 +171,7 @@ def _copied(graph: Graph, device: Device, replaced: Collection[int]) -> Graph:
         copy = Tensor(spec, tensor.op, tuple(None if each is None else made[each] for each in tensor.src), tensor.name)
         copy.flags = tensor.flags
         made[tensor] = copy
-    return Graph(*(made[output] for output in graph.outputs), name=graph.name)
+    return Graph.listed(list(made.values()), [made[output] for output in graph.outputs], graph.name)
 
 
 def _reads(device: Device, kind: BufferType | None) -> bool:
