@@ -174,9 +174,9 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
 
 def _fixed(says: Values, tokens: TokenTable, fixed: list[int]) -> dict[str, Any]:
     """The key of user-defined pieces.  Raises ModelError where spaces are removed around them, but not within."""
-    spaced = next((tokens.texts[token] for token in fixed if " " in tokens.texts[token]), None)
+    spaced = next((tokens.texts[token] for token in fixed if "" in tokens.texts[token].split(" ")), None)
     if spaced is not None and says.boolean(REMOVES_SPACES):
-        raise says.refused(REMOVES_SPACES, f"false, because the user-defined piece {spaced!r} has spaces")
+        raise says.refused(REMOVES_SPACES, f"false, because the user-defined piece {spaced!r} has such spaces")
     return {FIXED: np.array(fixed, np.uint32)} if fixed else {}
 
 
@@ -223,7 +223,9 @@ def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int
         whole |= of_unigrams(description, n_vocab, tokens.normal)
         if not description.inner("model").boolean("byte_fallback", False):
             del whole[BYTES]
-    return whole | _fixed(says, tokens, fixed) | strips(entries.items(), n_vocab)
+    else:
+        whole |= _fixed(says, tokens, [token for token in fixed if token not in entries])
+    return whole | strips(entries.items(), n_vocab)
 
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
