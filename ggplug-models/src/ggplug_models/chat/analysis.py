@@ -19,6 +19,7 @@ from ggplug_models.chat.formats.json_calls import JsonCalls
 from ggplug_models.chat.formats.named_calls import Field, JsonArguments, NamedCalls, Part, TaggedArguments
 from ggplug_models.chat.formats.special import special_calls, special_format
 from ggplug_models.chat.lark import ANY_ID, ID, NINE
+from ggplug_models.chat.thoughts import with_thoughts
 
 Render = Callable[..., str]
 """A function that renders messages, such as :meth:`.ChatTemplate.render`."""
@@ -30,6 +31,8 @@ KEYS = ("key_alpha", "key_beta")
 VALUES = ("valuealpha", "valuebeta")
 TEXT, THOUGHT = "Probetext", "Probethought"
 NUMBER = 70717
+SPECIAL = f"{VALUES[0]}<&\n{VALUES[1]}"
+"""A text with characters that some formats put between marks."""
 
 _PROPERTIES = {
     KEYS[0]: {"type": "string", "description": "the first"},
@@ -61,6 +64,7 @@ ONE = [_call(0, {KEYS[0]: VALUES[0]})]
 TWO = [*ONE, _call(1, {KEYS[0]: VALUES[1]})]
 ONE_OF_TWO = [_call(0, {KEYS[0]: VALUES[0], KEYS[1]: VALUES[1]})]
 ONE_NUMBER = [_call(0, {KEYS[0]: NUMBER})]
+ONE_SPECIAL = [_call(0, {KEYS[0]: SPECIAL})]
 
 
 class Probes:
@@ -131,7 +135,8 @@ def reasoning_of(source: str, probes: Probes) -> Reasoning | None:
         before, _, after = text.partition(THOUGHT)
         start, end = _marks(before)[-1:], _marks(after.partition(TEXT)[0])[:1]
         if start and end and re.search("think|thought|reason", start[0], re.IGNORECASE):
-            return Reasoning(start[0], end[0])
+            header = end[0] + probes.generation  # if the reasoning is a message of its own
+            return Reasoning(start[0], header if after.startswith(header) else end[0])
     for start_mark, end_mark in KNOWN_REASONING:
         if end_mark in source and (start_mark in source or start_mark in probes.generation):
             return Reasoning(start_mark, end_mark)
@@ -364,11 +369,12 @@ def _with_tags(probes: Probes, one: _Written, two: _Written, *, reasons: bool) -
         before = _shared_ending(gap, middle)
         end = gap[: len(gap) - len(before)]
     middle = middle[: len(middle) - len(before.lstrip())]
+    quotes = _quotes(probes.answer(tool_calls=ONE_SPECIAL) or "", after_key, end.strip())
     attributes = ""
     if of_number != after_key:
         split = _split_of(after_key, of_number)
         after_key, attributes = split
-    arguments = TaggedArguments(before.lstrip(), after_key, end.rstrip(), attributes)
+    arguments = TaggedArguments(before.lstrip(), after_key, end.rstrip(), attributes, quotes)
     after = rest[len(end) :]
     between = None
     second = two.text.find(NAMES[1])
@@ -385,6 +391,15 @@ def _with_tags(probes: Probes, one: _Written, two: _Written, *, reasons: bool) -
     # Qwen3-Coder, which does not reason, sometimes leaves out the first mark.
     late = len(parts) > 2 and str(parts[1]).strip() == "<function=" and not reasons
     return NamedCalls(parts, arguments, frame.each[1], frame.section, begins_late=late, ends_reasoning=True)
+
+
+def _quotes(special: str, before: str, end: str) -> tuple[str, str]:
+    """The marks around a text with special characters, within those of the value; empty if there are none."""
+    opened, found, rest = special.partition(KEYS[0])[2].partition(SPECIAL)
+    if not found or not end:
+        return "", ""
+    marks = opened.removeprefix(before).strip(), rest.partition(end)[0].strip()
+    return marks if opened.startswith(before) and all(marks) else ("", "")
 
 
 def _shared_beginning(first: str, second: str) -> str:
@@ -412,7 +427,7 @@ def format_of(source: str, render: Render) -> Format:
     """The format of the answers of a chat template.  ``source``: its text."""
     if (found := special_format(source)) is not None:
         return found
-    probes = Probes(render)
+    probes = Probes(lambda messages, **options: render(with_thoughts(source, messages), **options))
     reasoning = reasoning_of(source, probes)
     syntax = special_calls(source) or calls_of(probes, reasoning)
     wrappers = wrappers_of(probes, reasoning)

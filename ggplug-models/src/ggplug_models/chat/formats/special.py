@@ -18,7 +18,13 @@ from ggplug_models.chat.formats.recipients import RecipientFormat
 def _kimi_3() -> Format:
     calls = NamedCalls(
         ('<|open|>call tool="', Field("name"), '" index="', Field("number"), '"<|sep|>'),
-        TaggedArguments('<|open|>argument key="', '"', "<|close|>argument<|sep|>", "<|sep|>"),
+        TaggedArguments(
+            '<|open|>argument key="',
+            '"',
+            "<|close|>argument<|sep|>",
+            "<|sep|>",
+            escapes=(("&", "&amp;"), ('"', "&quot;")),
+        ),
         "<|close|>call<|sep|>",
         ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
     )
