@@ -123,9 +123,10 @@ KNOWN_REASONING = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<thought>", "</thought>"),
     ("<reasoning>", "</reasoning>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 )
-"""Marks of reasoning, for templates that leave out the reasoning of earlier answers."""
+"""Marks of reasoning, for templates that leave out the reasoning of earlier answers: these have the end mark."""
 
 
 def reasoning_of(source: str, probes: Probes) -> Reasoning | None:
@@ -137,10 +138,7 @@ def reasoning_of(source: str, probes: Probes) -> Reasoning | None:
         if start and end and re.search("think|thought|reason", start[0], re.IGNORECASE):
             header = end[0] + probes.generation  # if the reasoning is a message of its own
             return Reasoning(start[0], header if after.startswith(header) else end[0])
-    for start_mark, end_mark in KNOWN_REASONING:
-        if end_mark in source and (start_mark in source or start_mark in probes.generation):
-            return Reasoning(start_mark, end_mark)
-    return None
+    return next((Reasoning(start, end) for start, end in KNOWN_REASONING if end in source), None)
 
 
 def _after_header(text: str, generation: str) -> str:

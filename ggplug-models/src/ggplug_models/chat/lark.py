@@ -102,8 +102,8 @@ class Lark:
     def string(self, schema: Any, mark: str, other: str = "") -> str:
         """A text without quotes that matches the schema of a string, and the mark after it.
 
-        ``other``: what it may not begin with, unless it is one of the schema's values.  Its values, lengths and pattern hold; its ``format`` does not.  Raises ParameterError for a pattern that exceeds
-        the limits.
+        Its values, lengths and pattern hold; its ``format`` does not.  ``other``: what it may not begin with, unless it
+        is one of the values.  Raises ParameterError for a pattern that exceeds the limits.
         """
         if not isinstance(schema, dict):
             return self.until(mark, other)

@@ -136,7 +136,10 @@ class TaggedArguments(Arguments):
         return False
 
     def _read_text(self, scan: Scanner, emit: Callable[[str], None], *, quoted: bool) -> Waiting[bool]:
-        """Reads a value and the mark after it; False if the text ends before.  The marks apart may be in a quoted one."""
+        """Reads a value and the mark after it; False if the text ends before.
+
+        A ``quoted`` one ends only where the mark after its text is followed by the one after a value.
+        """
         while quoted:
             mark = yield from scan.until(self._quote, emit)
             if mark is None:

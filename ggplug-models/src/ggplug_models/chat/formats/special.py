@@ -67,6 +67,11 @@ def hermes() -> CallSyntax:
     return JsonCalls(each=("<tool_call>", "</tool_call>"))
 
 
+def _apertus() -> CallSyntax:
+    section = ("<|tools_prefix|>", "<|tools_suffix|>")
+    return JsonCalls(section=section, array=True, shape=("{", ": ", "}"), name="", ends_reasoning=True)
+
+
 def _granite_3() -> CallSyntax:
     return JsonCalls(section=("<|tool_call|>", ""), array=True)
 
@@ -93,6 +98,7 @@ FORMATS: tuple[tuple[tuple[str, ...], Callable[[], Format]], ...] = (
 
 CALLS: tuple[tuple[tuple[str, ...], Callable[[], CallSyntax]], ...] = (
     (("]<]minimax[>[", "<tool_call>", "<invoke name="), _minimax_3),
+    (("<|tools_prefix|>", "<|inner_prefix|>"), _apertus),
     (("<|tool_list_start|>", "<|tool_list_end|>"), _lfm_2),
     (("List of tools: [",), _lfm_2),
     ((" functools[",), _firefunction),
