@@ -151,6 +151,24 @@ def test_a_required_call_comes_first_or_after_the_reasoning() -> None:
         assert refused_at(tokenizer, allowed, text) == rest
 
 
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("Apertus-8B-Instruct", '<|inner_prefix|>Hm.<|tools_prefix|>[{"now": {}}]<|tools_suffix|>'),
+        (
+            "moonshotai-Kimi-K2",
+            "<think>Hm.<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0"
+            "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        ),
+    ],
+)
+def test_a_call_may_end_the_reasoning_and_is_held_to_the_tools(template: str, text: str, controlled: bool) -> None:
+    for tools, fits in [(TOOLS, True), ([tool for tool in TOOLS if tool.name != "now"], False)]:
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools)), controlled)
+        assert bool(refused_at(tokenizer, allowed, text)) != fits
+
+
 EACH_SYNTAX = [
     "Apertus-8B-Instruct",
     "CohereForAI-c4ai-command-r7b-12-2024-tool_use",

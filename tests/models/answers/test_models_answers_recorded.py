@@ -185,11 +185,16 @@ def test_elements_have_the_types_of_the_alternatives_in_their_schema() -> None:
     mark = "]<]minimax[>["
     names = {"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "string"}}]}
     place = {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"id": {"type": "string"}}}]}
-    tools = tools_of([{"name": "f", "parameters": {"type": "object", "properties": {"names": names, "place": place}}}])
+    codes = {"type": "object", "additionalProperties": {"type": "string"}}
+    properties = {"names": names, "place": place, "codes": codes, "count": {"type": ["string", "integer", "null"]}}
+    tools = tools_of([{"name": "f", "parameters": {"type": "object", "properties": properties}}])
     for text, expected in [
         (f"{mark}<names>{mark}<item>3{mark}</item>{mark}</names>", {"names": ["3"]}),
         (f"{mark}<place>{mark}<id>3{mark}</id>{mark}</place>", {"place": {"id": "3"}}),
-        (f"{mark}<place>3{mark}</place>", {"place": "3"}),
+        (f"{mark}<place>at 3{mark}</place>", {"place": "at 3"}),
+        (f"{mark}<codes>{mark}<a>3{mark}</a>{mark}</codes>", {"codes": {"a": "3"}}),
+        (f"{mark}<count>3{mark}</count>", {"count": 3}),
+        (f"{mark}<count>null{mark}</count>", {"count": "null"}),
     ]:
         call = f'{mark}<tool_call>{mark}<invoke name="f">{text}{mark}</invoke>{mark}</tool_call>'
         (found,) = parse(format_of("MiniMax-M3"), call, tools).calls
@@ -212,3 +217,26 @@ def test_keys_are_read_as_a_template_escapes_them() -> None:
     )
     (found,) = parse(format_of("Kimi-K3"), call, tools).calls
     assert found.parsed == {'a&"b': 3}
+
+
+@pytest.mark.parametrize(
+    ("template", "call"),
+    [
+        (
+            "Kimi-K3",
+            '<|open|>tools<|sep|><|open|>call tool="f" index="0"<|sep|><|open|>argument key="a" type="{0}"<|sep|>{1}'
+            "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+        ),
+        (
+            "deepseek-ai-DeepSeek-V3.2",
+            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="{2}">{1}'
+            "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        ),
+    ],
+)
+def test_an_argument_of_several_types_has_the_one_that_the_model_says(template: str, call: str) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": ["string", "number"]}}}
+    tools = tools_of([{"name": "f", "parameters": parameters}])
+    for kind, is_string, expected in [("string", "true", "3"), ("number", "false", 3)]:
+        (found,) = parse(format_of(template), call.format(kind, 3, is_string), tools).calls
+        assert found.parsed == {"a": expected}

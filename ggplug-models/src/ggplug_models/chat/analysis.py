@@ -368,11 +368,12 @@ def _with_tags(probes: Probes, one: _Written, two: _Written, *, reasons: bool) -
         end = gap[: len(gap) - len(before)]
     middle = middle[: len(middle) - len(before.lstrip())]
     quotes = _quotes(probes.answer(tool_calls=ONE_SPECIAL) or "", after_key, end.strip())
-    attributes = ""
+    attributes = of_strings = ""
     if of_number != after_key:
-        split = _split_of(after_key, of_number)
-        after_key, attributes = split
-    arguments = TaggedArguments(before.lstrip(), after_key, end.rstrip(), attributes, quotes)
+        opened, attributes = _split_of(after_key, of_number)
+        of_strings = after_key[len(opened) :].removesuffix(attributes)
+        after_key = opened
+    arguments = TaggedArguments(before.lstrip(), after_key, end.rstrip(), attributes, of_strings, quotes)
     after = rest[len(end) :]
     between = None
     second = two.text.find(NAMES[1])

@@ -82,15 +82,16 @@ class ElementArguments(Arguments):
             items = _option(schema, "array", root).get("items")
             return "[" + ", ".join(self._json(each, items, root, depth + 1) for _, each in parts) + "]"
         if parts:
-            properties = _option(schema, "object", root).get("properties")
+            option = _option(schema, "object", root)
+            properties, other = option.get("properties"), option.get("additionalProperties")
             known = properties if isinstance(properties, Mapping) else {}
             members = (
-                f"{json.dumps(key, ensure_ascii=False)}: {self._json(each, known.get(key), root, depth + 1)}"
+                f"{json.dumps(key, ensure_ascii=False)}: {self._json(each, known.get(key, other), root, depth + 1)}"
                 for key, each in parts
             )
             return "{" + ", ".join(members) + "}"
         if "string" in kinds and kinds != kinds_of(None, root):
-            return json.dumps(text, ensure_ascii=False)
+            kinds -= {"null"}  # which models leave out
         empty = "" if text.strip() or "string" in kinds else next((EMPTY[kind] for kind in EMPTY if kind in kinds), "")
         return empty or value_of(text, kinds)
 

@@ -51,14 +51,16 @@ class TaggedArguments(Arguments):
     """Arguments such as ``<parameter=key>value</parameter>``.
 
     ``before``: the mark before a key.  ``after``: the mark after it.  ``end``: the mark after a value.  ``attributes``:
-    if there are attributes after the key, the mark that ends them.  ``quotes``: marks that may be around a string,
-    such as one with the other marks in it.  ``escapes``: characters of a key, and how they are written.
+    if there are attributes after the key, the mark that ends them.  ``of_strings``: the attributes of a string.
+    ``quotes``: marks that may be around a string, which may then have the other marks in it.  ``escapes``: characters
+    of a key, and how they are written.
     """
 
     before: str
     after: str
     end: str
     attributes: str = ""
+    of_strings: str = ""
     quotes: tuple[str, str] = ("", "")
     escapes: tuple[tuple[str, str], ...] = ()
     marks: tuple[str, ...] = field(init=False)
@@ -85,14 +87,17 @@ class TaggedArguments(Arguments):
             if mark is None:
                 return False
             scan.take(len(mark))
+            attributes = ""
             if self._close is not None:
-                _, mark = yield from scan.text(self._close)
+                attributes, mark = yield from scan.text(self._close)
                 if mark is None:
                     return False
                 scan.take(len(mark))
             yield from self._skip_line(scan)
             name = self._unescaped(name.strip())
             kinds = kinds_of(tool.properties.get(name), tool.parameters)
+            if "string" in kinds and attributes and attributes.strip() == self.of_strings.strip():
+                kinds = frozenset({"string"})
             scan.arguments(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
             first = False
             if not (yield from self._read_value(scan, kinds)):

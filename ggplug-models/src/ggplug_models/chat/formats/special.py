@@ -23,6 +23,7 @@ def _kimi_3() -> Format:
             '"',
             "<|close|>argument<|sep|>",
             "<|sep|>",
+            ' type="string"',
             escapes=(("&", "&amp;"), ('"', "&quot;")),
         ),
         "<|close|>call<|sep|>",
