@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ggplug_models.chat.template import Message
+from typing import Any
 
 _KEYS = ("thinking", "reasoning", "thought", "tool_plan")
 _READ = r"(?:message|msg|\bm)(?:\.|\[['\"]|\.get\(['\"]){}\b"
@@ -19,7 +16,7 @@ _PART = re.compile(r"\[['\"]type['\"]\] == ['\"]thinking['\"]")
 _EITHER = "Cannot pass both content and thinking"
 
 
-def with_thoughts(source: str, messages: Sequence[Message]) -> Sequence[Message]:
+def with_thoughts(source: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """The messages for the template with the text ``source``."""
     if _USUAL.search(source):
         return messages
@@ -29,7 +26,7 @@ def with_thoughts(source: str, messages: Sequence[Message]) -> Sequence[Message]
     return [_with_thought(message, key, either=_EITHER in source) for message in messages]
 
 
-def _with_thought(message: Message, key: str | None, *, either: bool) -> Message:
+def _with_thought(message: Mapping[str, Any], key: str | None, *, either: bool) -> Mapping[str, Any]:
     """The message with its reasoning as ``key``; None: as a part of the content.
 
     ``either``: whether the template refuses a content with it in a message with calls.
