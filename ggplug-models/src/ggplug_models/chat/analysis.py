@@ -19,7 +19,6 @@ from ggplug_models.chat.formats.json_calls import JsonCalls
 from ggplug_models.chat.formats.named_calls import Field, JsonArguments, NamedCalls, Part, TaggedArguments
 from ggplug_models.chat.formats.special import special_calls, special_format
 from ggplug_models.chat.lark import ANY_ID, ID, NINE
-from ggplug_models.chat.thoughts import with_thoughts
 
 Render = Callable[..., str]
 """A function that renders messages, such as :meth:`.ChatTemplate.render`."""
@@ -426,7 +425,7 @@ def format_of(source: str, render: Render) -> Format:
     """The format of the answers of a chat template.  ``source``: its text."""
     if (found := special_format(source)) is not None:
         return found
-    probes = Probes(lambda messages, **options: render(with_thoughts(source, messages), **options))
+    probes = Probes(render)
     reasoning = reasoning_of(source, probes)
     syntax = special_calls(source) or calls_of(probes, reasoning)
     wrappers = wrappers_of(probes, reasoning)

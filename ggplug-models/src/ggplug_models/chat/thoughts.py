@@ -18,7 +18,7 @@ _EITHER = "Cannot pass both content and thinking"
 
 def with_thoughts(source: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """The messages for the template with the text ``source``."""
-    if _USUAL.search(source):
+    if not any("reasoning_content" in message for message in messages) or _USUAL.search(source):
         return messages
     key = next((key for key in _KEYS if re.search(_READ.format(key), source)), None)
     if key is None and not _PART.search(source):
@@ -31,7 +31,7 @@ def _with_thought(message: Mapping[str, Any], key: str | None, *, either: bool) 
 
     ``either``: whether the template refuses a content with it in a message with calls.
     """
-    thought = message.get("reasoning_content") if isinstance(message, Mapping) else None
+    thought = message.get("reasoning_content")
     if not isinstance(thought, str) or not thought or (key or "thinking") in message:
         return message
     if key is None:
