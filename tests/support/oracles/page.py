@@ -101,8 +101,8 @@ A conversion compares the tokens of some texts, with each kind of added token in
 
 A `tokenizer.json`, also beside a `tokenizer.model`, says before which texts a space is put, and in which order added
 tokens are found.  What llama.cpp has no key for is under `tokenizer.ggml.prepend_scheme` (of `Metaspace`: `always`,
-`first`, or, for each word, `words`) and `tokenizer.ggml.normalized_token_ids` (added tokens that are found in the normalised
-text); llama.cpp puts a space before each text, and finds the longest tokens first.  Other normalizers and
+`first`, or, for each word, `words`) and `tokenizer.ggml.normalized_token_ids` (added tokens that are found in the
+normalised text); llama.cpp puts a space before each text, and finds the longest tokens first.  Other normalizers and
 pre-tokenizers are refused by name.
 
 A `tokenizer.model` alone is followed as SentencePiece does: unigrams become a vocabulary of T5's kind (`t5`), also in
