@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import nox
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -127,6 +130,26 @@ def pythons(session: nox.Session) -> None:
     """The tests with other installed versions of Python, and the newest libraries for them."""
     install(session, *TEST_NEEDS, model=True)
     run_pytest(session)
+
+
+@nox.session
+def oldest(session: nox.Session) -> None:
+    """The tests with the oldest libraries that the distributions accept.  Arguments go to pytest."""
+    constraints = Path(session.create_tmp()) / "oldest.txt"
+    constraints.write_text("\n".join(oldest_versions()), "utf-8")
+    install(session, *TEST_NEEDS, "-c", str(constraints), model=True)
+    run_pytest(session)
+
+
+def oldest_versions() -> Iterator[str]:
+    """The oldest versions of the distributions' libraries, with their corrections: ``numpy>=1.26`` is numpy~=1.26.0."""
+    for name in DISTRIBUTIONS:
+        project = tomllib.loads((ROOT / name / "pyproject.toml").read_text("utf-8"))["project"]
+        for need in chain(project.get("dependencies", ()), *project.get("optional-dependencies", {}).values()):
+            found = Requirement(need)
+            oldest = next((each.version for each in found.specifier if each.operator == ">="), "0")
+            if found.name not in DISTRIBUTIONS:
+                yield f"{found.name}~={oldest}{'.0' * (2 - oldest.count('.'))}"
 
 
 def run_pytest(session: nox.Session) -> None:
