@@ -15,10 +15,11 @@ from paths import DATA
 
 from ggplug.errors import ParameterError
 from ggplug_models import ChatTemplate, Tokenizer, load_tokenizer
+from ggplug_models.chat.answer import Answer
 from ggplug_models.chat.formats.elements import ElementArguments
 from ggplug_models.chat.formats.format import Format
 from ggplug_models.chat.lark import Lark
-from ggplug_models.chat.parsing import parse
+from ggplug_models.chat.parsing import AnswerParser, parse
 from ggplug_models.chat.prepared import prepared
 from ggplug_models.chat.tools import ToolChoice, kinds_of, tools_of
 from ggplug_models.sampling.control_tokens import ControlTokens
@@ -67,7 +68,7 @@ def format_of(template: str) -> Format:
 def grammars_of(template: str, controlled: bool) -> tuple[Tokenizer, Grammars]:
     """The marks of the template are control tokens, or plain text."""
     found = {mark for each in format_of(template).marks for mark in re.findall(r"<[^<>\s]+>|\[[A-Z_/]+\]", each)}
-    ends = ["<|call|>", "<|return|>"] if "<|channel|>" in found else []
+    ends = ["<|call|>", "<|return|>"] if "<|channel|>" in found else ["<|flush|>"] if "<|calls|>" in found else []
     tokenizer = tokenizer_of([*sorted(found), *ends] if controlled else [])
     return tokenizer, Grammars(tokenizer)
 
@@ -150,6 +151,24 @@ def test_a_required_call_comes_first_or_after_the_reasoning() -> None:
         assert refused_at(tokenizer, allowed, text) == rest
 
 
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("Apertus-8B-Instruct", '<|inner_prefix|>Hm.<|tools_prefix|>[{"now": {}}]<|tools_suffix|>'),
+        (
+            "moonshotai-Kimi-K2",
+            "<think>Hm.<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0"
+            "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        ),
+    ],
+)
+def test_a_call_may_end_the_reasoning_and_is_held_to_the_tools(template: str, text: str, controlled: bool) -> None:
+    for tools, fits in [(TOOLS, True), ([tool for tool in TOOLS if tool.name != "now"], False)]:
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools)), controlled)
+        assert bool(refused_at(tokenizer, allowed, text)) != fits
+
+
 EACH_SYNTAX = [
     "Apertus-8B-Instruct",
     "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
@@ -164,6 +183,7 @@ EACH_SYNTAX = [
     "mistralai-Mistral-Nemo-Instruct-2407",
     "moonshotai-Kimi-K2",
     "openai-gpt-oss-120b",
+    "openbmb-MiniCPM5-1B",
 ]
 PROPERTIES = {
     "text": {"type": "string", "maxLength": 6},
@@ -226,11 +246,12 @@ def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str, cont
 
 
 @pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
-@pytest.mark.parametrize("template", ["GLM-4.6", "Qwen3-Coder"])
+@pytest.mark.parametrize("template", ["GLM-4.6", "Qwen3-Coder", "openbmb-MiniCPM5-1B"])
 def test_strings_without_quotes_are_held_to_their_schemas_too(template: str, controlled: bool) -> None:
     calls = {
         "GLM-4.6": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
         "Qwen3-Coder": "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>",
+        "openbmb-MiniCPM5-1B": '<function name="f"><param name="a"><![CDATA[{}]]></param></function>',
     }
     schemas: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ({"enum": ["a", "ab", "c <d"]}, ["a", "ab", "c <d"], ["b", "abc"]),
@@ -307,6 +328,51 @@ def test_nested_elements_are_read_by_the_schemas_that_they_refer_to() -> None:
     assert json.loads(reader._json(text, tool.properties["at"], tool.parameters)) == {"code": "150", "floor": 3}
     listed = f"{MARK}<item>{text}{MARK}</item>"
     assert json.loads(reader._json(listed, tool.properties["more"], tool.parameters)) == [{"code": "150", "floor": 3}]
+
+
+STRING, NUMBER = {"type": "string"}, {"type": "integer"}
+LIST = {"type": "array", "items": STRING}
+INNER = {"type": "object", "properties": {"node": {"type": "object", "properties": {"x": NUMBER}}, "x": NUMBER}}
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize(
+    ("template", "end", "given"),
+    [
+        ("openbmb-MiniCPM5-1B", "</function>", [(STRING, "if a < b:\n    c & d"), (STRING, "3"), (NUMBER, 3)]),
+        ("openbmb-MiniCPM5-1B", "</function>", [(STRING, "<param></param>"), ({"type": ["string", "number"]}, "\n3")]),
+        ("MiniMax-M3", f"{MARK}</tool_call>", [(LIST, ["a", "b"]), (STRING, "")]),
+        ("MiniMax-M3", f"{MARK}</tool_call>", [({"type": "array", "items": LIST}, [["1"], [], ["a", "b"]])]),
+        ("MiniMax-M3", f"{MARK}</tool_call>", [(INNER, {"node": {"x": 1}, "x": 2}), (NUMBER, 3)]),
+        ("MiniMax-M3", f"{MARK}</tool_call>", [(INNER, {"node": {}}), (INNER, {}), (LIST, [])]),
+        ("MiniMax-M3", f"{MARK}</tool_call>", [({"type": "array", "items": INNER}, [{}, {"x": 1}])]),
+        ("upstage-Solar-Open-100B", "<|tool_call:end|>", [(STRING, "a"), (NUMBER, 3)]),
+    ],
+)
+def test_what_a_template_writes_is_allowed_and_read_back(
+    template: str, end: str, given: list[tuple[Any, Any]], controlled: bool
+) -> None:
+    names = ["item" if "array" in str(given) else "node", "a", "b"][: len(given)]
+    properties = {name: schema for name, (schema, _) in zip(names, given, strict=True)}
+    arguments = {name: value for name, (_, value) in zip(names, given, strict=True)}
+    tools = tools_of([{"name": "f", "description": "d", "parameters": {"type": "object", "properties": properties}}])
+    call = {"id": "abcde1234f", "type": "function", "function": {"name": "f", "arguments": json.dumps(arguments)}}
+    asked: list[Any] = [{"role": "user", "content": "?"}]
+    said = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]}
+    source = ChatTemplate(TEMPLATES[template], tokenizer_of([]))
+    chat = prepared(source, asked, tools=tools)
+    answered = prepared(source, [*asked, said], tools=tools, variables={"add_generation_prompt": False}).prompt
+    before = chat.prompt.removesuffix(chat.opening)
+    assert answered.startswith(before)
+    text = answered[len(before) : answered.rindex(end) + len(end)]
+    answer, parser = parse(chat.format, text, tools), AnswerParser(chat.format, tools)
+    assert (answer.reasoning.strip(), answer.content.strip()) == ("Hm.", "")
+    assert [found.parsed for found in answer.calls] == [arguments]
+    cut = Answer.of([*(piece for each in text for piece in parser.push(each)), *parser.finish()])
+    assert [found.arguments for found in cut.calls] == [found.arguments for found in answer.calls]
+    if not controlled or "</param>" not in str(arguments):  # which is text of the value, and not the token
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools)), controlled)
+        assert not refused_at(tokenizer, allowed, text)
 
 
 def test_types_of_schemas_that_refer_to_one_another_are_found_in_time() -> None:

@@ -20,6 +20,7 @@ from ggplug_models import ChatTemplate, Decoder, Tool, run_tools
 from ggplug_models.calling import _called
 from ggplug_models.chat.analysis import format_of
 from ggplug_models.chat.answer import ToolCall
+from ggplug_models.chat.budget import ReasoningBudget
 from ggplug_models.chat.parsing import parse
 from ggplug_models.chat.prepared import prepared
 from ggplug_models.commands.chat import Chat
@@ -128,6 +129,16 @@ def test_a_reasoning_ends_where_its_budget_does(model: Decoder) -> None:
     assert answer.answer.content
     none = model.chat(ASKED, 20, template=template(model, THINKING), reasoning_budget=0)
     assert none.complete().reasoning == ""
+
+
+def test_a_mark_that_the_model_began_where_the_budget_ends_is_completed() -> None:
+    budget = ReasoningBudget(2, [1], [5, 6], 10, reasons=True, message=[8])
+    for token in (7, 5):
+        assert budget.allowed().all()
+        budget.accept(token)
+    assert np.flatnonzero(budget.allowed()).tolist() == [6]
+    budget.accept(6)
+    assert budget.allowed().all()
 
 
 def test_a_sampler_with_a_constraint_is_refused_with_tools(model: Decoder) -> None:
@@ -418,6 +429,12 @@ def test_the_reasoning_of_earlier_answers_has_the_form_that_a_template_reads(mod
     )
     assert prepared(template(model, by_part + "{% endif %}{% endfor %}"), [*ASKED, said]).prompt == "Hm.|Yes."
     assert prepared(template(model, "{{ messages[1].reasoning_content }}"), [*ASKED, said]).prompt == "Hm."
+    for source in (
+        "{% for msg in messages %}{% set reasoning_content = msg.reasoning %}{{ reasoning_content }}{% endfor %}",
+        "{% for message in messages %}{% if 'thought' in message %}{{ message['thought'] }}{% endif %}{% endfor %}",
+        "{% for m in messages %}{{ m.get('tool_plan', '') }}{% endfor %}",
+    ):
+        assert prepared(template(model, source), [*ASKED, said]).prompt == "Hm."
 
 
 def test_a_chat_in_the_terminal_shows_the_reasoning_and_remembers_it_apart(model: Decoder) -> None:

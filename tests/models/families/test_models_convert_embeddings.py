@@ -141,3 +141,21 @@ def test_modules_that_are_no_list_or_lie_elsewhere_are_refused(tmp_path: Path) -
         (folder / "modules.json").write_text(json.dumps(content), "utf-8")
         with pytest.raises(ModelError, match=message):
             ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", ["modern-bert", "gemma-embedding", "qwen3"])
+def test_texts_are_cut_where_sentence_transformers_cuts_them(name: str, tmp_path: Path) -> None:
+    folder = with_modules(name, tmp_path, "Transformer", "Pooling")
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": false}', "utf-8")
+    with ggplug_models.load(ggplug_models.convert(folder, tmp_path / "out.gguf"), ["CPU"], pack=False) as model:
+        whole, cut = (model.text_tokenizer.encode([text])[0] for text in ("the " * 30, "the"))
+    assert (len(whole), len(cut) < 9) == (9, True)
+
+
+def test_texts_in_lower_case_need_a_tokenizer_that_makes_them_so(tmp_path: Path) -> None:
+    for name in ("bert", "modern-bert"):
+        folder = made(name, tmp_path)
+        (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}', "utf-8")
+    ggplug_models.convert(tmp_path / "bert", tmp_path / "out.gguf")
+    with pytest.raises(ModelError, match=r"sentence_bert_config\.json: do_lower_case must be false"):
+        ggplug_models.convert(tmp_path / "modern-bert", tmp_path / "out.gguf")

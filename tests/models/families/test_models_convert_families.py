@@ -46,7 +46,8 @@ OURS = {
     "orion.rope.freq_base",
     *("deepseek.expert_weights_norm", "qwen3moe.expert_weights_norm"),
     *("tokenizer.ggml.normalizer.form", "tokenizer.ggml.ignore_merges"),
-    *("tokenizer.ggml.end_token_ids", "tokenizer.ggml.tokens_before"),
+    *("tokenizer.ggml.end_token_ids", "tokenizer.ggml.tokens_before", "tokenizer.ggml.prepend_scheme"),
+    "tokenizer.ggml.fixed_token_ids",
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
 MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for Mistral Small 4 by how much
@@ -54,10 +55,11 @@ queries grow; for EXAONE 3, Qwen 1 and ModernBERT the
 epsilon under the key that their models need; for Orion an unusual base of RoPE; for llama-embed the folder's pooling;
 for mixtures whether expert weights are normalised, where that is not what llama.cpp does; for byte pairs what changes
 tokens and llama.cpp has no keys for; the tokens that end texts, and those before texts, where they are more than
-llama.cpp has keys for."""
+llama.cpp has keys for; which texts a space is put before, by Metaspace; the user-defined pieces of SentencePiece."""
 
-OURS_OF = {"xverse": {"tokenizer.ggml.scores", "tokenizer.ggml.add_space_prefix"}}
-"""Keys that ggplug adds for one folder: the order of XVERSE's merges, without which words have other tokens."""
+OURS_OF = {"xverse": {f"tokenizer.ggml.{name}" for name in ("scores", "add_space_prefix", "add_bos_token")}}
+"""Keys that ggplug adds for one folder: the order of XVERSE's merges, without which words have other tokens, and that
+no tokens are around texts."""
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -323,6 +325,14 @@ def check_refused(folder: Path, place: list[Any], value: Any, named: str) -> Non
         (["model", "type"], "WordLevel", "model: type must be one of WordPiece, Unigram"),
         (["normalizer", "precompiled_charsmap"], "=", "normalizer: precompiled_charsmap must be a table in base 64"),
         (["normalizer", "type"], "Lowercase", "normalizer: type must be one of Precompiled"),
+        (["pre_tokenizer"], None, "pre_tokenizer must be Metaspace, or WhitespaceSplit and Metaspace"),
+        (["pre_tokenizer", "pretokenizers", 1, "prepend_scheme"], "first", r".*\[1\]: prepend_scheme must be 'always'"),
+        (["model", "byte_fallback"], True, "model: byte_fallback must be false"),
+        (
+            ["model", "vocab", 5, 0],
+            "the\u2581",
+            r".*\[1\]: split must be false, because some tokens have spaces within",
+        ),
     ],
 )
 def test_a_list_of_unigrams_that_is_odd_is_named(place: list[Any], value: Any, named: str, tmp_path: Path) -> None:
@@ -610,7 +620,7 @@ def test_ways_of_splitting_are_known_by_their_patterns(patterns: tuple[str, ...]
         else {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in patterns
     ]
-    steps.append({"type": "ByteLevel", "use_regex": False})
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
     changed(folder, "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
     assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.ggml.pre"] == name
 
@@ -645,8 +655,10 @@ def test_merged_pieces_without_tokenizer_model_are_scored_by_their_merges(tmp_pa
         "vocab": {word: n for n, word in enumerate(words)},
         "merges": [["a", "b"], ["▁", "ab"], ["b", "a"]],
     }
-    added = [{"id": n, "content": words[n], "special": True} for n in range(3)]
-    (folder / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": added}), "utf-8")
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": n, "content": words[n], "special": True, **flags} for n in range(3)]
+    whole = {"model": model, "added_tokens": added, "normalizer": SPACES}
+    (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
     found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     assert found["tokenizer.ggml.model"] == "llama"
     place = found["tokenizer.ggml.tokens"].index
@@ -740,6 +752,13 @@ REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
         (["model", "continuing_subword_prefix"], "##", "model: continuing_subword_prefix must be null, .* got '##'"),
         (["model", "dropout"], 0.1, "model: dropout must be null or 0: .*, got 0.1"),
         (["added_tokens", 0, "single_word"], True, r"added_tokens\[0\]: single_word must be false: .*, got True"),
+        (["added_tokens", 3, "content"], "\u00e9", r"added_tokens\[3\]: content must be a text that no other token"),
+        (
+            ["pre_tokenizer", "pretokenizers", 1],
+            {"type": "Sequence", "pretokenizers": []},
+            "pre_tokenizer must be .* ByteLevel at",
+        ),
+        (["added_tokens", 3], {"id": 165, "content": "\u00e9"}, r"added_tokens\[3\]: content must be no token of the"),
         (
             ["pre_tokenizer"],
             {"type": "ByteLevel", "add_prefix_space": True},
@@ -771,38 +790,18 @@ def test_a_token_for_unknown_bytes_is_refused_where_there_are_any(tmp_path: Path
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 
 
-@pytest.mark.parametrize("prepends", [False, True])
-@pytest.mark.parametrize("how", ["normalizer", "pre_tokenizer"])
-def test_a_space_is_put_before_merged_pieces_where_the_tokenizer_says_so(
-    how: str, prepends: bool, tmp_path: Path
-) -> None:
-    folder = made("llama2", tmp_path)
-    (folder / "tokenizer.model").unlink()
-    words = ["<unk>", *(f"<0x{n:02X}>" for n in range(256)), "▁", "a", "b", "ab", "▁ab"]
-    model = {"type": "BPE", "byte_fallback": True, "unk_token": "<unk>", "fuse_unk": True}
-    model |= {"vocab": {word: n for n, word in enumerate(words)}, "merges": [["a", "b"], ["▁", "ab"]]}
-    scheme = "first" if prepends else "never"
-    steps = [{"type": "Prepend", "prepend": "▁"}, SPACES] if prepends else [SPACES]
-    says = {
-        "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False},
-    }
-    whole = {"version": "1.0", "added_tokens": [], "model": model, how: says[how]}
-    (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
-    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
-    assert ours.encode("ab ab") == theirs.encode("ab ab").ids
-    for odd in (REPLACE, {"type": "Prepend", "prepend": "a"}, {"type": "NFKC"}):
-        changed(folder, "tokenizer.json", normalizer=odd)
-        with pytest.raises(ModelError, match=r"tokenizer\.json: normalizer: "):
-            ggplug_models.convert(folder, tmp_path / "out.gguf")
-
-
 def test_a_last_token_that_the_template_adds_ends_texts_and_the_other_ends_turns(tmp_path: Path) -> None:
     folder = made("llama3", tmp_path)
     names = ("<|begin_of_text|>", "<|end_of_text|>")
-    single = [{"SpecialToken": {"id": names[0]}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": names[1]}}]
-    changed(folder, "tokenizer.json", post_processor={"type": "TemplateProcessing", "single": single, "pair": []})
+    single = [
+        {"SpecialToken": {"id": names[0], "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": names[1], "type_id": 0}},
+    ]
+    ids = {each["content"]: each["id"] for each in json.loads((folder / "tokenizer.json").read_text())["added_tokens"]}
+    special = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in names}
+    whole = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
+    changed(folder, "tokenizer.json", post_processor=whole)
     found = read(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     tokens = found["tokenizer.ggml.tokens"]
     ids = {kind: tokens[found[f"tokenizer.ggml.{kind}_token_id"]] for kind in ("bos", "eos", "eot")}

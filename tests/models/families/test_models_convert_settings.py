@@ -190,7 +190,7 @@ def test_the_logits_of_t5_are_scaled_as_the_file_says(tmp_path: Path) -> None:
         with ggplug_models.load(path, ["CPU"], pack=False) as model, model.session() as session:
             session.encode([5, 6, 7])
             logits.append(session.decode({0: [0, 9]}, ggplug_models.Outputs.ALL)[0])
-    np.testing.assert_allclose(logits[1], 32**-0.5 * logits[0], rtol=1e-5)
+    np.testing.assert_allclose(logits[1], 32**-0.5 * logits[0], rtol=1e-4, atol=1e-6)
 
 
 YARN_OF_4 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -257,9 +257,8 @@ def test_matrices_of_experts_whose_rows_may_be_either_are_refused(tmp_path: Path
     for name in ("gate_up_proj", "down_proj"):
         change = family.targets(f"model.layers.0.mlp.experts.{name}", config)[0].change
         assert change is not None
-        with pytest.raises(ModelError, match=r"hidden_size must be other than .* \(32\), whose rows may be inputs or out"):
+        with pytest.raises(ModelError, match=r"hidden_size must be other than .* \(32\), whose rows may be inputs or"):
             change.shape((4, 32, 32), config)
-
 
 
 def test_yarn_without_rounding_is_refused_unless_it_interpolates_between_the_ends(tmp_path: Path) -> None:

@@ -1,18 +1,20 @@
-"""Special tokens of folders: which of them end texts, and which are put around texts."""
+"""Special tokens and spaces of folders: which end texts, which are put around texts, and how they are found in them."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_models_convert_families import changed, check_refused, made, read, tokenizer_says
+from test_models_convert_families import SPACES, changed, check_refused, made, read, tokenizer_says
 
 import ggplug_models
 from ggplug.errors import ModelError
 from ggplug_models import load_tokenizer
+from ggplug_models.converting import vocabulary
 from ggplug_models.tokenizers.vocabulary import AFTER, BEFORE, ENDING
 
 # -- tokens that end texts -------------------------------------------------------------------------
@@ -80,7 +82,13 @@ def test_ends_in_a_file_are_tokens_of_it_and_no_text(tmp_path: Path) -> None:
 
 # -- tokens around texts ---------------------------------------------------------------------------
 
-FIRST = {"qwen2": "<|im_start|>", "llama3": "<|begin_of_text|>", "glm4": "[gMASK]", "nomic-bert-moe": "<s>"}
+FIRST = {
+    "xverse": "<bos>",
+    "qwen2": "<|im_start|>",
+    "llama3": "<|begin_of_text|>",
+    "glm4": "[gMASK]",
+    "nomic-bert-moe": "<s>",
+}
 LAST = {"qwen2": "<|im_end|>", "llama3": "<|eot_id|>", "glm4": "<|user|>", "nomic-bert-moe": "</s>"}
 
 
@@ -137,7 +145,7 @@ def test_post_processors_decide_which_tokens_are_around_texts_and_not_the_settin
 
 
 @pytest.mark.parametrize("added", [True, None])
-@pytest.mark.parametrize("name", ["qwen2", "llama3"])
+@pytest.mark.parametrize("name", ["qwen2", "llama3", "xverse", "nomic-bert-moe"])
 def test_without_a_post_processor_the_settings_say_whether_a_bos_is_added(
     name: str, added: bool | None, tmp_path: Path
 ) -> None:
@@ -172,3 +180,201 @@ def test_tokens_around_texts_in_a_file_are_tokens_of_it(tmp_path: Path) -> None:
     for key in (BEFORE, AFTER):
         with pytest.raises(ModelError, match=f"{key} must be ids from 0 to 335"):
             load_tokenizer({**metadata, key: np.array([4000])})
+
+
+# -- spaces, and tokens within texts ---------------------------------------------------------------
+
+
+def texts(parts: list[str]) -> list[str]:
+    """Texts of one to six of the parts, in an order that is the same each time, and the empty text."""
+    draw = random.Random(29)
+    return ["", *("".join(draw.choices(parts, k=draw.randint(1, 6))) for _ in range(150))]
+
+
+def sequence(kind: str, *steps: Any) -> dict[str, Any]:
+    return {"type": "Sequence", kind: list(steps)}
+
+
+def metaspace(scheme: str, *, split: bool = False) -> dict[str, Any]:
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+
+
+PREPEND = {"type": "Prepend", "prepend": "▁"}
+LEGACY = sequence("normalizers", PREPEND, SPACES)
+AT_SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+NORMALIZED, STRIPS = {"normalized": True}, {"lstrip": True, "rstrip": True}
+BEHIND_A_TOKEN = {"content": "<s>a", "normalized": True}
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "splits", "token"),
+    [
+        (LEGACY, None, {}),
+        (LEGACY, None, NORMALIZED),
+        (LEGACY, None, NORMALIZED | STRIPS),
+        (LEGACY, metaspace("first"), STRIPS),
+        (SPACES, None, NORMALIZED),
+        (SPACES, AT_SPACES, STRIPS),
+        (SPACES, None, NORMALIZED | STRIPS),
+        (SPACES, None, BEHIND_A_TOKEN),
+        (SPACES, metaspace("first"), {}),
+        (None, metaspace("always"), NORMALIZED),
+        (None, metaspace("first"), NORMALIZED),
+        (None, metaspace("first", split=True), STRIPS),
+        (None, metaspace("never"), {}),
+    ],
+)
+def test_merged_pieces_have_spaces_where_the_tokenizer_puts_them(
+    normalizer: Any, splits: Any, token: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = made("llama2", tmp_path)
+    (folder / "tokenizer.model").unlink()
+    words = ["<unk>", "<s>", "<tool>", *(f"<0x{n:02X}>" for n in range(256)), "▁", *"abs<>", "ab", "▁ab", "<s>a"]
+    model = {"type": "BPE", "byte_fallback": True, "unk_token": "<unk>", "fuse_unk": True}
+    model |= {"vocab": {word: n for n, word in enumerate(words)}, "merges": [["a", "b"], ["▁", "ab"]]}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    tool = {**plain, "content": "<tool>", **token}
+    begin = {**plain, "id": 1, "content": "<s>", "special": True}
+    whole = {"version": "1.0", "model": model, "normalizer": normalizer, "pre_tokenizer": splits}
+    whole |= {"added_tokens": [begin, {**tool, "id": words.index(tool["content"])}]}
+    whole |= {"post_processor": template("<s> $A", {"<s>": 1})}
+    (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    changed(folder, "tokenizer_config.json", eos_token=None, added_tokens_decoder=None)
+    theirs = tokenizer_says(folder, lambda content: None)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in texts(["ab", " ", "b", "\n", "<tool>", "<s>", "é"]):
+        assert ours.encode(text, add_special=True, parse_special=True) == theirs.encode(text).ids
+        with_first = text if text.startswith("<s>") else f"<s>{text}"
+        assert ours.prompt(with_first) == theirs.encode(with_first, add_special_tokens=False).ids
+    ids = theirs.encode("ab ab", add_special_tokens=False).ids
+    assert ours.encode("ab") + ours.encode(" ab", begins=False) == ids
+    assert ours.decode(ids) == "ab ab"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (
+            "pre_tokenizer",
+            {"type": "Digits", "individual_digits": True},
+            "pre_tokenizer must be null or Metaspace alone",
+        ),
+        ("pre_tokenizer", {**AT_SPACES, "pattern": {"Regex": "o"}}, "pre_tokenizer must be null or Metaspace alone"),
+        (
+            "pre_tokenizer",
+            metaspace("first", split=True),
+            "pre_tokenizer: split must be false, because some tokens have",
+        ),
+        ("pre_tokenizer", {**metaspace("first"), "replacement": "_"}, "pre_tokenizer: replacement must be one of ▁"),
+        ("normalizer", None, "pre_tokenizer must be Metaspace, because the normalizer replaces no spaces"),
+        ("normalizer", {**SPACES, "content": "_"}, "normalizer: content must be one of ▁, got '_'"),
+        ("normalizer", {**PREPEND, "prepend": "a"}, "normalizer: prepend must be one of ▁, got 'a'"),
+        (
+            "model",
+            {"type": "BPE", "byte_fallback": True, "vocab": {"a": 0}, "merges": []},
+            "model: byte_fallback must be",
+        ),
+        ("normalizer", {"type": "NFKC"}, "normalizer: type must be one of Prepend, Replace, got 'NFKC'"),
+        ("normalizer", sequence("normalizers", PREPEND, LEGACY), "normalizer must be one that puts one space before"),
+    ],
+)
+def test_merged_pieces_of_texts_that_a_file_cannot_say_are_refused(
+    place: str, value: Any, named: str, tmp_path: Path
+) -> None:
+    check_refused(made("xverse", tmp_path), [place], value, named)
+
+
+def test_gemma_4_has_no_key_for_a_space_before_texts(tmp_path: Path) -> None:
+    named = "normalizer must be one that puts no space before texts"
+    check_refused(made("gemma4", tmp_path), ["normalizer"], sequence("normalizers", PREPEND, SPACES), named)
+
+
+@pytest.mark.parametrize(
+    ("form", "token"),
+    [
+        ("NFKC", {"content": "<ﬁ>"}),
+        ("NFKD", {}),
+        ("NFD", {"content": "<\u212b>"}),
+        ("NFC", {"content": "<|im_start|>the"}),
+    ],
+)
+def test_added_tokens_are_found_in_the_normalised_text_where_the_tokenizer_says_so(
+    form: str, token: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = made("qwen2", tmp_path)
+
+    def says(content: Any) -> None:
+        content["normalizer"] = {"type": form}
+        content["added_tokens"][3] |= {**NORMALIZED, "content": "<tool>", **token}
+
+    theirs = tokenizer_says(folder, says)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in texts(["<ﬁ>", "<fi>", "<\u212b>", "<A\u030a>", "<tool>", "<tool\uff1e", "<|im_start|>", "the", " "]):
+        assert ours.encode(text, parse_special=True) == theirs.encode(text, add_special_tokens=False).ids
+
+
+WORDS, STRIP = {"type": "WhitespaceSplit"}, {"type": "Strip", "strip_left": False, "strip_right": True}
+RUNS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "splits"),
+    [
+        ([], sequence("pretokenizers", WORDS, metaspace("always", split=True))),
+        ([{**RUNS, "content": " "}], sequence("pretokenizers", WORDS, metaspace("always", split=True))),
+        ([STRIP, RUNS], metaspace("always", split=True)),
+        ([STRIP, RUNS], metaspace("first", split=True)),
+        ([], metaspace("always", split=True)),
+        ([], metaspace("first", split=True)),
+        ([], metaspace("never", split=True)),
+    ],
+)
+def test_unigrams_have_spaces_where_the_tokenizer_puts_them(steps: Any, splits: Any, tmp_path: Path) -> None:
+    folder = made("nomic-bert-moe", tmp_path)
+
+    def says(content: Any) -> None:
+        content["normalizer"] = sequence("normalizers", content["normalizer"], *steps)
+        content["pre_tokenizer"] = splits
+        content["model"]["vocab"].pop()  # the last one is an added token
+        content["added_tokens"][-1] |= {"content": "<new>", "lstrip": True}
+
+    theirs = tokenizer_says(folder, says)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in texts(["the", " ", "fox", "\n", "<new>", "<s>", "▁"]):
+        assert ours.encode(text, add_special=True, parse_special=True) == theirs.encode(text).ids
+
+
+# -- the same tokens -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("llama3", "normalizer", {"type": "Lowercase"}),
+        ("t5", "pre_tokenizer", {"type": "WhitespaceSplit"}),
+    ],
+)
+def test_a_folder_whose_texts_would_have_other_tokens_is_refused(
+    name: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "tokenizer.json", **{key: value})
+    with pytest.raises(ModelError):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_texts_are_compared_with_those_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a part of ``tokenizer.json`` was neither followed nor refused."""
+    monkeypatch.setattr(vocabulary, "of_bytes", lambda *_: {})
+    folder = made("qwen2", tmp_path)
+    changed(folder, "tokenizer.json", normalizer={"type": "NFD"})
+    with pytest.raises(ModelError, match=r"splits texts in a way that GGUF files cannot say: 'naïve Straße"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("key", ["eos_token", "additional_special_tokens", "extra_special_tokens"])
+def test_tokens_that_only_the_settings_name_are_refused(key: str, tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    changed(folder, "tokenizer_config.json", **{key: "<new>" if key == "eos_token" else ["<new>"]})
+    with pytest.raises(ModelError, match=rf"{key} must be made of tokens of tokenizer\.json, which has no '<new>'"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")

@@ -85,7 +85,10 @@ def test_absent_keys_of_rotations_have_the_defaults_of_llama_cpp() -> None:
         ({"expert_used_count": 9}, "expert_used_count must be an integer from 1 to 8, got 9"),
         ({"expert_used_count": None}, "expert_used_count is missing"),
         ({"expert_group_count": 3}, "expert_group_count must be a divisor of llama.expert_count (8)"),
-        ({"expert_group_count": 8}, "expert_group_count must be a divisor of llama.expert_count (8), with 2 experts or more"),
+        (
+            {"expert_group_count": 8},
+            "expert_group_count must be a divisor of llama.expert_count (8), with 2 experts or more",
+        ),
         ({"expert_group_count": -1}, "expert_group_count must be an integer of at least 0"),
         ({"expert_group_count": 4, "expert_group_used_count": 0}, "expert_group_used_count must be an integer"),
         ({"expert_group_count": 4, "expert_group_used_count": 5}, "expert_group_used_count must be an integer"),

@@ -65,6 +65,12 @@ def test_a_chat_is_several_texts_where_the_template_changes_earlier_messages(mod
     assert "(why)" not in tokenizer.decode(last.ids)
 
 
+def test_the_reasoning_is_learned_under_the_key_that_the_template_reads(model: Decoder) -> None:
+    source = LAST_REASONING.replace("m.reasoning_content", "m.reasoning")
+    of_key = learned_chat(ChatTemplate(source, model.tokenizer), CHAT)
+    assert of_key == learned_chat(ChatTemplate(LAST_REASONING, model.tokenizer), CHAT)
+
+
 def test_texts_end_with_the_end_token(model: Decoder) -> None:
     found = learned_text(model.tokenizer, "the end")
     assert found.ids == [*model.tokenizer.encode("the end"), model.tokenizer.eos]

@@ -94,7 +94,15 @@ def test_texts_that_are_composed_have_no_fewer_tokens_than_is_known_before() -> 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("normalizer.form", "NFX"), ("token_strips", np.zeros(3, np.uint8)), ("ignore_merges", 1)]
+    ("key", "value"),
+    [
+        ("normalizer.form", "NFX"),
+        ("token_strips", np.zeros(3, np.uint8)),
+        ("ignore_merges", 1),
+        ("prepend_scheme", "last"),
+        ("normalized_token_ids", np.array([-1])),
+        ("fixed_token_ids", np.array([-1])),
+    ],
 )
 def test_odd_values_of_ggplugs_keys_are_named(key: str, value: Any) -> None:
     with pytest.raises(ModelError, match=f"tokenizer.ggml.{key} must be"):

@@ -57,9 +57,11 @@ LEFT_OUT = {
     "glm": "the length of contexts and the epsilon are the folder's; llama.cpp's converter has others",
     "gpt_oss": "that YaRN does not round the pairs between which it interpolates (`truncate`)",
     "nemotron_h": "the least size of steps (`time_step_min`), to which transformers clips them",
+    "phi3": "that LongRoPE has other factors for texts within the original context: a session's length decides",
     "plamo2": "the window of attention, which all blocks then lack",
     "plamo3": "that YaRN does not round the pairs between which it interpolates",
     "qwen": "how attention and RoPE change in contexts longer than `seq_length`",
+    "umt5": "that transformers 5 scales the outputs of a decoder with an output matrix of its own; earlier ones do not",
     "xlm-roberta": "the adapters of jina-embeddings-v3, of which only the model itself is written",
 }
 """By model type: what a converted file lacks of its folder, or has of it that llama.cpp's lacks."""
@@ -90,6 +92,19 @@ Texts end at each token that `eos_token_id` of `generation_config.json` lists, o
 that llama.cpp has no key for are under `tokenizer.ggml.end_token_ids`, which llama.cpp ignores: there, texts end at the
 EOS, the end of a turn, and tokens that it knows by their texts.  In the same way, `tokenizer.ggml.tokens_before` and
 `tokens_after` have the tokens that `tokenizer.json` puts around texts if they are not BOS and EOS alone, as GLM's two.
+
+A `tokenizer.json`, also beside a `tokenizer.model`, says before which texts a space is put, and in which order added tokens
+are found.  What llama.cpp has no key for is under `tokenizer.ggml.prepend_scheme` (of `Metaspace`: `always`, `first`,
+or, for each word, `words`) and `tokenizer.ggml.normalized_token_ids` (added tokens that are found in the normalised
+text); llama.cpp puts a space before each text, and finds the longest tokens first.  Other normalizers and
+pre-tokenizers are refused by name.
+
+A `tokenizer.model` alone is followed as SentencePiece does: unigrams become a vocabulary of T5's kind (`t5`), also in
+LLaMA's families; byte pairs and characters are merged (`llama`).  llama.cpp's converter takes all for byte pairs, and
+its tokenizer of them ignores `tokenizer.ggml.precompiled_charsmap` and `remove_extra_whitespaces`, the normaliser of
+models such as OpenLLaMA's.  Keys of ggplug's are `tokenizer.ggml.byte_fallback` (of unigrams: unknown characters become
+bytes), the scheme `every` (a space before all texts, also before spaces) and `tokenizer.ggml.fixed_token_ids`
+(user-defined pieces, which stay whole).  Models of words, and a space behind words, are refused.
 
 ## Architectures that do not load
 

@@ -164,7 +164,7 @@ class T5(Biased, EncoderDecoder):
         return self.norm(self.w, "dec.output_norm", x)
 
     def scores(self, x: Tensor) -> Tensor:
-        """The logits; those of token embeddings, in a file without an output matrix, are scaled down unless it says how."""
+        """The logits, scaled as the file says, or else down if the output matrix is that of the token embeddings."""
         usual = 1.0 if "output.weight" in self.w else self.n_embd**-0.5
         factor = usual if self.logit_scale is None else self.logit_scale
         return super().scores(x if factor == 1 else gg.scale(x, factor))

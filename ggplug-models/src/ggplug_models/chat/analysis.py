@@ -30,6 +30,8 @@ KEYS = ("key_alpha", "key_beta")
 VALUES = ("valuealpha", "valuebeta")
 TEXT, THOUGHT = "Probetext", "Probethought"
 NUMBER = 70717
+SPECIAL = f"{VALUES[0]}<&\n{VALUES[1]}"
+"""A text with characters that some formats put between marks."""
 
 _PROPERTIES = {
     KEYS[0]: {"type": "string", "description": "the first"},
@@ -61,6 +63,7 @@ ONE = [_call(0, {KEYS[0]: VALUES[0]})]
 TWO = [*ONE, _call(1, {KEYS[0]: VALUES[1]})]
 ONE_OF_TWO = [_call(0, {KEYS[0]: VALUES[0], KEYS[1]: VALUES[1]})]
 ONE_NUMBER = [_call(0, {KEYS[0]: NUMBER})]
+ONE_SPECIAL = [_call(0, {KEYS[0]: SPECIAL})]
 
 
 class Probes:
@@ -119,9 +122,10 @@ KNOWN_REASONING = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<thought>", "</thought>"),
     ("<reasoning>", "</reasoning>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 )
-"""Marks of reasoning, for templates that leave out the reasoning of earlier answers."""
+"""Marks of reasoning, for templates that leave out the reasoning of earlier answers: these have the end mark."""
 
 
 def reasoning_of(source: str, probes: Probes) -> Reasoning | None:
@@ -131,11 +135,9 @@ def reasoning_of(source: str, probes: Probes) -> Reasoning | None:
         before, _, after = text.partition(THOUGHT)
         start, end = _marks(before)[-1:], _marks(after.partition(TEXT)[0])[:1]
         if start and end and re.search("think|thought|reason", start[0], re.IGNORECASE):
-            return Reasoning(start[0], end[0])
-    for start_mark, end_mark in KNOWN_REASONING:
-        if end_mark in source and (start_mark in source or start_mark in probes.generation):
-            return Reasoning(start_mark, end_mark)
-    return None
+            header = end[0] + probes.generation  # if the reasoning is a message of its own
+            return Reasoning(start[0], header if after.startswith(header) else end[0])
+    return next((Reasoning(start, end) for start, end in KNOWN_REASONING if end in source), None)
 
 
 def _after_header(text: str, generation: str) -> str:
@@ -364,11 +366,13 @@ def _with_tags(probes: Probes, one: _Written, two: _Written, *, reasons: bool) -
         before = _shared_ending(gap, middle)
         end = gap[: len(gap) - len(before)]
     middle = middle[: len(middle) - len(before.lstrip())]
-    attributes = ""
+    quotes = _quotes(probes.answer(tool_calls=ONE_SPECIAL) or "", after_key, end.strip())
+    attributes = of_strings = ""
     if of_number != after_key:
-        split = _split_of(after_key, of_number)
-        after_key, attributes = split
-    arguments = TaggedArguments(before.lstrip(), after_key, end.rstrip(), attributes)
+        opened, attributes = _split_of(after_key, of_number)
+        of_strings = after_key[len(opened) :].removesuffix(attributes)
+        after_key = opened
+    arguments = TaggedArguments(before.lstrip(), after_key, end.rstrip(), attributes, of_strings, quotes)
     after = rest[len(end) :]
     between = None
     second = two.text.find(NAMES[1])
@@ -385,6 +389,15 @@ def _with_tags(probes: Probes, one: _Written, two: _Written, *, reasons: bool) -
     # Qwen3-Coder, which does not reason, sometimes leaves out the first mark.
     late = len(parts) > 2 and str(parts[1]).strip() == "<function=" and not reasons
     return NamedCalls(parts, arguments, frame.each[1], frame.section, begins_late=late, ends_reasoning=True)
+
+
+def _quotes(special: str, before: str, end: str) -> tuple[str, str]:
+    """The marks around a text with special characters, within those of the value; empty if there are none."""
+    opened, found, rest = special.partition(KEYS[0])[2].partition(SPECIAL)
+    if not found or not end:
+        return "", ""
+    marks = opened.removeprefix(before).strip(), rest.partition(end)[0].strip()
+    return marks if opened.startswith(before) and all(marks) else ("", "")
 
 
 def _shared_beginning(first: str, second: str) -> str:

@@ -79,4 +79,7 @@ class ReasoningBudget:
 
     def _force(self) -> None:
         if self._within and not self._done and self._used >= self._most:
-            self._forced = list(self._forced_text)
+            end = self._marks[1]
+            begun = range(min(len(end) - 1, self._used), 0, -1)
+            written = next((count for count in begun if self._tail[-count:] == end[:count]), 0)
+            self._forced = end[written:] if written else list(self._forced_text)

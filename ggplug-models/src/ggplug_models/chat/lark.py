@@ -86,25 +86,27 @@ class Lark:
         found = {**closed(read), "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
         return self.rule(f"%json {json.dumps(found)}")
 
-    def until(self, mark: str) -> str:
-        """Any text, up to a mark and with it."""
+    def until(self, mark: str, other: str = "") -> str:
+        """Any text, up to a mark and with it.  ``other``: what it may not begin with."""
         parts = self.control.parts(mark)
+        excluded = [escaped(other) + ANY] if other else []
+        free = self.terminal(_without(ANY, excluded))
         if not parts:  # an end token, which ends the answer
-            return f"{self.terminal(regex(ANY))}?"
+            return f"{free}?"
         if len(parts) > 1 and not str(parts[0]).strip():
             mark = mark.lstrip()  # white space before a control token is in the text
         elif isinstance(parts[0], str):
-            return f"{self.lazily(ANY + escaped(parts[0]))} {self.literal(mark[len(parts[0]) :])}"
-        return f"{self.terminal(regex(ANY))}? {self.literal(mark)}"
+            return f"{self.lazily(ANY + escaped(parts[0]), excluded)} {self.literal(mark[len(parts[0]) :])}"
+        return f"{free}? {self.literal(mark)}"
 
-    def string(self, schema: Any, mark: str) -> str:
+    def string(self, schema: Any, mark: str, other: str = "") -> str:
         """A text without quotes that matches the schema of a string, and the mark after it.
 
-        Its values, lengths and pattern hold; its ``format`` does not.  Raises ParameterError for a pattern that exceeds
-        the limits.
+        Its values, lengths and pattern hold; its ``format`` does not.  ``other``: what it may not begin with, unless it
+        is one of the values.  Raises ParameterError for a pattern that exceeds the limits.
         """
         if not isinstance(schema, dict):
-            return self.until(mark)
+            return self.until(mark, other)
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if isinstance(values, list) and values:
             texts = dict.fromkeys(value if isinstance(value, str) else json.dumps(value) for value in values)
@@ -122,8 +124,10 @@ class Lark:
             before, after = "" if pattern.startswith("^") else ANY, "" if pattern.endswith("$") else ANY
             inner = pattern.removeprefix("^").removesuffix("$")
             conditions.append(regex(f"{before}(?:{inner}){after}{spelled}"))
-        if not conditions or (first.strip() and first != mark):
-            return self.until(mark)
+        if not conditions:
+            return self.until(mark, other)
+        if other:
+            conditions.append("~" + regex(escaped(other) + ANY))
         if first.strip():
             conditions.append("~" + regex(f"{ANY}{spelled}(?s:.+)"))
         optional = "" if least or first else "?"

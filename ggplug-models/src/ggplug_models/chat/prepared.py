@@ -13,7 +13,6 @@ from ggplug_models.chat.formats.special import hermes
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.parsing import AnswerParser
 from ggplug_models.chat.template import ChatTemplate, Message, check_messages
-from ggplug_models.chat.thoughts import with_thoughts
 from ggplug_models.chat.tool_arguments import check_calls
 from ggplug_models.chat.tools import AnyTool, Tool, ToolChoice, tools_of
 from ggplug_models.sampling.control_tokens import ControlTokens
@@ -105,7 +104,6 @@ def prepared(
     format = template.format
     several = format.several if parallel_tool_calls is None else parallel_tool_calls
     choice = ToolChoice.of(known, tool_choice, several=several)
-    messages = with_thoughts(template.source, messages)
     if not known:
         text = template.render(messages, **variables)
     elif format.calls:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggplug.display.escapes import on_one_line
 from ggplug.errors import GGPlugError, ModelError, ParameterError
+from ggplug_models.chat.thoughts import with_thoughts
 from ggplug_models.chat.tool_arguments import with_objects
 from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import Values, short_repr
@@ -106,15 +107,16 @@ class ChatTemplate:
         """The prompt as a text.
 
         ``messages``: the chat so far, the oldest first; arguments of tool calls are objects, or JSON as in the OpenAI
-        API.  ``add_generation_prompt``: whether the prompt ends with the beginning of an answer.  ``tools``: JSON
-        schemas of functions that the model may call.  ``variables``: further variables of the template, or other values
-        of the default ones, such as ``enable_thinking=False``.
+        API, and the template gets a ``reasoning_content`` under the key that it reads.  ``add_generation_prompt``:
+        whether the prompt ends with the beginning of an answer.  ``tools``: JSON schemas of functions that the model
+        may call.  ``variables``: further variables of the template, or other values of the default ones, such as
+        ``enable_thinking=False``.
 
         Raises ParameterError for messages that are not valid, or that the template refuses; ModelError if the template
         fails.
         """
         check_messages(messages)
-        checked = [with_objects(message) for message in messages]
+        checked = [with_objects(message) for message in with_thoughts(self.source, messages)]
         special, texts = self.tokenizer.vocabulary.special, self.tokenizer.vocabulary.texts
         today = now()
         everything: dict[str, Any] = {

@@ -252,13 +252,13 @@ def kinds_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
         if id(one) in known:
             continue
         known.add(id(one))
-        options = _options(one)
+        options = options_of(one)
         waiting += options or ()
         found |= _own_kinds(one) if options is None else set()
     return frozenset(found)
 
 
-def _options(schema: Any) -> list[Any] | None:
+def options_of(schema: Any) -> list[Any] | None:
     """The alternatives of a schema; None if it has none."""
     given = (schema.get(key) for key in ("anyOf", "oneOf")) if isinstance(schema, Mapping) else ()
     return next((each for each in given if isinstance(each, list)), None)

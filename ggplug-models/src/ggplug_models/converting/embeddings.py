@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ggplug_models.converting.folder import Folder, unreadable
+from ggplug_models.converting.tokenizer_json import normalizers
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
-from ggplug_models.networks.texts import DIMENSIONS, PROMPT
+from ggplug_models.networks.texts import DIMENSIONS, LONGEST, PROMPT
 
 MODULES = "modules.json"
 POOLING = "1_Pooling"
@@ -63,7 +64,7 @@ def modules(folder: Folder) -> Modules:
 
 
 def keys(config: Values, folder: Folder) -> dict[str, Any]:
-    """The keys of the pooling, the linear layers, prompts by name, and lengths to which vectors may be cut."""
+    """The keys of the pooling, the linear layers, prompts by name, and lengths to which vectors and texts are cut."""
     found: dict[str, Any] = {}
     pooling, dense = modules(folder)
     if pooling is not None:
@@ -80,11 +81,22 @@ def keys(config: Values, folder: Folder) -> dict[str, Any]:
         raise about.refused("default_prompt_name", "null: GGUF files have no prompt that all texts get")
     if prompts is not None:
         found |= {f"{PROMPT}{name}": prompts.text(name) for name in prompts.values}
+    texts = folder.optional_json("sentence_bert_config.json")
+    if texts is not None and "max_seq_length" in texts:
+        found[LONGEST] = texts.integer("max_seq_length")
+    if texts is not None and texts.boolean("do_lower_case", False) and not _lowers(folder):
+        raise texts.refused("do_lower_case", "false: tokenizers of GGUF files do not make texts lower case")
     if (lengths := config.values.get("matryoshka_dimensions")) is not None:
         if not isinstance(lengths, list) or not all(type(each) is int and each > 0 for each in lengths):
             raise config.refused("matryoshka_dimensions", "a list of positive integers")
         found[DIMENSIONS] = np.array(lengths, np.uint32)
     return found
+
+
+def _lowers(folder: Folder) -> bool:
+    """Whether the tokenizer makes letters lower case itself."""
+    steps = normalizers(folder.optional_json("tokenizer.json") or Values({}))
+    return any(step.text("type") == "Lowercase" or step.boolean("lowercase", False) for step in steps)
 
 
 def _pooling(modes: Values) -> Pooling:

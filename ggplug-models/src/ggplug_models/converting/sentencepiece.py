@@ -1,20 +1,26 @@
-"""Reads the pieces of a ``tokenizer.model``, which is a Protocol Buffers message.
+"""Reads the pieces and the rules of a ``tokenizer.model``, which is a Protocol Buffers message.
 
 ``ModelProto.pieces`` is field 1; of a piece, field 1 is the text, 2 the score (float), 3 the type, by default normal.
-``trainer_spec`` is field 2, of which field 3 is the type of the model, by default unigram; ``normalizer_spec`` is field
-3, of which field 2 is the table of characters, 3 and 4 are whether a space is put before texts, and whether further
-spaces are removed, by default both (https://github.com/google/sentencepiece, ``src/sentencepiece_model.proto``; wire
-format: https://protobuf.dev/programming-guides/encoding).
+``trainer_spec`` is field 2 and ``normalizer_spec`` field 3; for their fields see ``_RULES``
+(https://github.com/google/sentencepiece, ``src/sentencepiece_model.proto``; wire format:
+https://protobuf.dev/programming-guides/encoding).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from ggplug.errors import ModelError
+from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.charsmap import CHARSMAP
+from ggplug_models.tokenizers.unigram import BYTES
+from ggplug_models.tokenizers.vocabulary import EVERY, PREPENDS, SPACE_PREFIX, TRIMS
 
 PIECES = "tokenizer.model"
 UNIGRAM_PIECES = "spiece.model"
@@ -40,30 +46,82 @@ def pieces(content: bytes, path: Path) -> list[SentencePiece]:
     return found
 
 
-class Normalisation(NamedTuple):
-    """What SentencePiece does with a text first, and the type of its model: 1 unigram, 2 BPE, 3 words, 4 characters."""
+MODEL_TYPE, BYTE_FALLBACK = "trainer_spec.model_type", "trainer_spec.byte_fallback"
+TABLE = "normalizer_spec.precompiled_charsmap"
+ADDS_SPACE = "normalizer_spec.add_dummy_prefix"
+REMOVES_SPACES = "normalizer_spec.remove_extra_whitespaces"
 
-    table: bytes
-    adds_space: bool
-    removes_spaces: bool
-    model: int
+_SUFFIX, _ESCAPES = "trainer_spec.treat_whitespace_as_suffix", "normalizer_spec.escape_whitespaces"
+
+_RULES: dict[tuple[int, int], tuple[str, bool | int | bytes]] = {
+    (2, 3): (MODEL_TYPE, 1),
+    (2, 24): (_SUFFIX, False),
+    (2, 35): (BYTE_FALLBACK, False),
+    (3, 2): (TABLE, b""),
+    (3, 3): (ADDS_SPACE, True),
+    (3, 4): (REMOVES_SPACES, True),
+    (3, 5): (_ESCAPES, True),
+}
+"""The names and the defaults of what decides about tokens, by their fields."""
+
+UNIGRAM, BPE, CHARACTERS = 1, 2, 4
+"""Types of models."""
 
 
-def normalisation(content: bytes, path: Path) -> Normalisation:
-    """The normalisation in a file's ``content``.  Raises ModelError if it is not such a message."""
-    table, flags, model = b"", {3: True, 4: True}, 1
+def rules(content: bytes, path: Path, types: Collection[int] = (UNIGRAM, BPE, CHARACTERS)) -> Values:
+    """What decides about the tokens of a text beside the pieces, by the names above.
+
+    ``types``: those of models that are supported.  Raises ModelError for a file that is not such a message, and for
+    rules that no tokenizer has.
+    """
+    found = dict(_RULES.values())
     try:
         for field, value in _fields(content):
             for inner, part in _fields(value) if field in (2, 3) and isinstance(value, bytes) else ():
-                if (field, inner) == (2, 3) and isinstance(part, int):
-                    model = part
-                elif (field, inner) == (3, 2) and isinstance(part, bytes):
-                    table = part
-                elif field == 3 and inner in flags:
-                    flags[inner] = bool(part)
+                name, default = _RULES.get((field, inner), ("", b""))
+                if name and isinstance(part, bytes if isinstance(default, bytes) else int):
+                    found[name] = bool(part) if isinstance(default, bool) else part
     except (ValueError, IndexError, struct.error) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
-    return Normalisation(table, flags[3], flags[4], model)
+    says = Values(found, where=str(path))
+    if found[MODEL_TYPE] not in types:
+        raise says.refused(MODEL_TYPE, "one of " + ", ".join(f"{number} ({_NAMES[number]})" for number in types))
+    if found[_SUFFIX]:
+        raise says.refused(_SUFFIX, "false, because GGUF files have no key for it")
+    if not found[_ESCAPES]:
+        raise says.refused(_ESCAPES, "true, because GGUF files have no key for it")
+    return says
+
+
+_NAMES = {UNIGRAM: "unigrams", BPE: "byte pairs", CHARACTERS: "characters"}
+
+
+def for_pairs(says: Values) -> dict[str, Any]:
+    """The keys of what :func:`rules` says about merged pieces, where llama.cpp's default is something else.
+
+    llama.cpp knows the first of them for this kind.
+    """
+    return {
+        SPACE_PREFIX: None if says.boolean(ADDS_SPACE) else False,
+        TRIMS: says.boolean(REMOVES_SPACES) or None,
+        CHARSMAP: _table(says),
+    }
+
+
+def for_unigrams(says: Values) -> dict[str, Any]:
+    """The keys of what :func:`rules` says about unigrams."""
+    adds, removes = says.boolean(ADDS_SPACE), says.boolean(REMOVES_SPACES)
+    return {
+        SPACE_PREFIX: adds,
+        TRIMS: removes,
+        PREPENDS: None if adds == removes else EVERY,
+        BYTES: says.boolean(BYTE_FALLBACK) or None,
+        CHARSMAP: _table(says),
+    }
+
+
+def _table(says: Values) -> npt.NDArray[np.uint8] | None:
+    return np.frombuffer(says.values[TABLE], np.uint8) if says.values[TABLE] else None
 
 
 def _piece(message: bytes) -> SentencePiece:

@@ -34,7 +34,7 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
     the first and the last token may come from the post-processor's template.  ``config``: those of the language model
     in ``config.json``, which has the ids of tokens without a text.
     """
-    texts = {kind: text for kind in KEYS if kind != "eot" and (text := _content(settings, f"{kind}_token")) is not None}
+    texts = {kind: text for kind in KEYS if kind != "eot" and (text := content(settings, f"{kind}_token")) is not None}
     _default(texts, "bos", "cls")
     _default(texts, "eos", "sep")
     added = _added(description, texts)
@@ -92,11 +92,8 @@ def around(description: Values, found: Mapping[str, Any], n_vocab: int) -> dict[
 
     Under keys of ggplug's, but where it puts nothing, under those of llama.cpp.  Raises ModelError.
     """
-    steps = [step for step in _steps(description) if step.text("type", "") in ("TemplateProcessing", *_OF_TWO)]
+    steps = _adding(description)
     kind = found[MODEL]
-    if not steps and kind == "gpt2" and "model" in description:  # transformers then adds what its settings say
-        says = "tokenizer.ggml.add_bos_token"
-        return {} if says in found else {says: False}
     if not steps or kind == "bert":  # whose whole tokenizer.json is in the file
         return {}
     if len(steps) > 1:
@@ -110,6 +107,19 @@ def around(description: Values, found: Mapping[str, Any], n_vocab: int) -> dict[
         elif tokens and (tokens != [found.get(f"tokenizer.ggml.{name}_token_id")] or found.get(says) is not True):
             more[key] = np.array(tokens, np.uint32)
     return more
+
+
+def bare(description: Values, name: str) -> dict[str, bool]:
+    """Without a step of the post-processor that adds tokens, the key that llama.cpp's default does not hold.
+
+    ``name``: "bos" or "eos", which llama.cpp would add.  The settings may say otherwise.
+    """
+    return {} if _adding(description) else {f"tokenizer.ggml.add_{name}_token": False}
+
+
+def _adding(description: Values) -> list[Values]:
+    """The steps of the post-processor that add tokens."""
+    return [step for step in _steps(description) if step.text("type", "") in ("TemplateProcessing", *_OF_TWO)]
 
 
 _OF_TWO = ("BertProcessing", "RobertaProcessing")
@@ -157,7 +167,8 @@ def _default(texts: dict[str, str], kind: str, other: str) -> None:
         texts[kind] = texts[other]
 
 
-def _content(settings: Values, key: str) -> str | None:
+def content(settings: Values, key: str) -> str | None:
+    """The text of a special token in the settings."""
     value = settings.values.get(key)
     if isinstance(value, Mapping):
         value = value.get("content")

@@ -7,7 +7,9 @@ file with a wrong name would give other tokens for the same text.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
+from ggplug_models.converting.tokenizer_json import pre_tokenizers
 from ggplug_models.metadata.values import Values
 
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -54,22 +56,23 @@ def pre_tokenizer(description: Values) -> str:
     """The name of the pre-tokenizer.  Raises ModelError if it has none."""
     if "pre_tokenizer" not in description:
         raise description.refused("pre_tokenizer", "a pre-tokenizer that llama.cpp has a name for")
-    patterns = tuple(_patterns(description.inner("pre_tokenizer")))
+    steps = list(pre_tokenizers(description))
+    patterns = tuple(chain.from_iterable(map(_patterns, steps)))
+    letters = [number for number, step in enumerate(steps, 1) if step.text("type") == "ByteLevel"]
     name = NAMES.get(patterns)
+    if name is None or letters != [len(steps)]:
+        known = ", ".join(sorted({*NAMES.values(), "dbrx"}))
+        raise description.refused(
+            "pre_tokenizer", f"one of the known pre-tokenizers, with ByteLevel at its end: {known}"
+        )
     if name == "llama-bpe" and not description.inner("model").boolean("ignore_merges", False):
         return "dbrx"  # the same patterns, but words that are tokens are merged as well
-    if name is None:
-        known = ", ".join(sorted({*NAMES.values(), "dbrx"}))
-        raise description.refused("pre_tokenizer", f"one of the known pre-tokenizers: {known}")
     return name
 
 
 def _patterns(step: Values) -> Iterator[str]:
     kind = step.text("type")
-    if kind == "Sequence":
-        for each in step.objects("pretokenizers"):
-            yield from _patterns(each)
-    elif kind == "Split":
+    if kind == "Split":
         # What a pattern does not match is a piece too; patterns that match everything may say the same as "Removed".
         inverted = step.boolean("invert", False)
         step.text("behavior", "Isolated", one_of=("Removed", "Isolated") if inverted else ("Isolated",))

@@ -13,11 +13,11 @@ from typing import Any
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.special import KEYS
-from ggplug_models.converting.token_table import BYTE, NORMAL, SPACE_PREFIX, UNKNOWN, UNUSED, TokenTable
+from ggplug_models.converting.token_table import BYTE, NORMAL, UNKNOWN, UNUSED, TokenTable
 from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import FORM, LETTERS, MERGES
 from ggplug_models.tokenizers.encoders import CONTROL
-from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
+from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, SPACE_PREFIX, TOKEN_TYPE, TOKENS
 
 WORLD = "world"
 """The vocabulary of RWKV's families, which have a list of tokens in a file of its own."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
@@ -11,26 +10,44 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ModelError
+from ggplug_models.converting import same_tokens
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
-from ggplug_models.converting.special import KEYS, around, chat_template, further_ends, refused_model, special
+from ggplug_models.converting.sentencepiece import (
+    BPE,
+    CHARACTERS,
+    MODEL_TYPE,
+    PIECES,
+    REMOVES_SPACES,
+    UNIGRAM,
+    UNIGRAM_PIECES,
+    for_pairs,
+    for_unigrams,
+    pieces,
+    rules,
+)
+from ggplug_models.converting.special import KEYS, around, bare, chat_template, further_ends, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.converting.token_files import LINES, RANKS, WORLD, lines, ranked, world
-from ggplug_models.converting.token_table import BYTE, NORMAL, SPACE_PREFIX, UNKNOWN, USER_DEFINED, TokenTable
-from ggplug_models.converting.tokenizer_json import drops_spaces, normalizers, of_bytes, of_text, puts_space
+from ggplug_models.converting.token_table import BYTE, NORMAL, UNKNOWN, USER_DEFINED, TokenTable
+from ggplug_models.converting.tokenizer_json import (
+    added_tokens,
+    normalizers,
+    of_bytes,
+    of_merges,
+    of_text,
+    of_unigrams,
+    strips,
+)
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
-from ggplug_models.tokenizers.unigram import CHARSMAP
-from ggplug_models.tokenizers.vocabulary import SCORES, TOKENS
+from ggplug_models.tokenizers.unigram import BYTES
+from ggplug_models.tokenizers.vocabulary import EVERY, FIXED, PREPENDS, SCORES, SPACE_PREFIX, TOKENS
 
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
-
-UNIGRAM = 1
-"""The type of a SentencePiece model."""
 
 
 def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
@@ -49,10 +66,14 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
             raise ModelError(missing, got=None, wanted=token)
     found |= family.vocabulary(found, config, folder) if family.vocabulary else {}
     found |= further_ends(folder, config, found, n_vocab)
-    found |= around(folder.optional_json("tokenizer.json") or Values({}), found, n_vocab)
+    description = folder.optional_json("tokenizer.json") or Values({})
+    found |= around(description, found, n_vocab)
     if WHOLE_WORDS in found and found[WHOLE_WORDS] == BY_NAME[found[PRE]].whole_words:
         del found[WHOLE_WORDS]
-    return {key: value for key, value in found.items() if value is not None}
+    found = {key: value for key, value in found.items() if value is not None}
+    if description.values and HF_JSON not in found:
+        same_tokens.check(folder, description, found)
+    return found
 
 
 def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
@@ -65,7 +86,7 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if kinds == ("Unigram",):
         description = folder.optional_json("tokenizer.json") or Values({})
         if PIECES in folder or UNIGRAM_PIECES in folder or not description.values:
-            found = _unigram(folder, n_vocab)
+            found = _unigram(folder, description, settings, n_vocab)
         else:
             found = _listed_unigram(description, n_vocab)
         return found | special(folder, description, settings, config, n_vocab)
@@ -78,17 +99,14 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if kinds != (MERGED,) and PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
         description = folder.optional_json("tokenizer.json") or Values({})
         found = _sentence_pieces(folder, description, settings, n_vocab)
+        prefix = False if family.architecture.startswith("gemma") else settings.boolean("add_prefix_space", None)
+        found |= {} if prefix is None else {SPACE_PREFIX: prefix}
     else:
         description = folder.json("tokenizer.json")
         model = description.inner("model")
         if model.text("type", "BPE") != "BPE":
             raise refused_model(description, "'BPE'")
         found = (_merged_pieces if model.boolean("byte_fallback", False) else _byte_pairs)(description, n_vocab)
-    if SCORES in found:
-        prefix = settings.boolean("add_prefix_space", found.get(SPACE_PREFIX))
-        if family.architecture.startswith("gemma"):
-            prefix = False
-        found |= {} if prefix is None else {SPACE_PREFIX: prefix}
     return found | special(folder, description, settings, config, n_vocab)
 
 
@@ -105,7 +123,7 @@ def _byte_pairs(description: Values, n_vocab: int) -> dict[str, Any]:
     tokens.put_added(description, Values({}))
     joined = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in merges(description)]
     whole = tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: joined}
-    return whole | of_bytes(description, n_vocab)
+    return whole | bare(description, "bos") | of_bytes(description, n_vocab)
 
 
 def merges(description: Values) -> list[tuple[str, str]]:
@@ -122,16 +140,64 @@ def merges(description: Values) -> list[tuple[str, str]]:
 
 
 def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
-    """The metadata of a SentencePiece vocabulary, from ``tokenizer.model``."""
-    tokens = _pieces_and_added(folder, PIECES, n_vocab)
-    tokens.put_added(description, settings)
-    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+    """The metadata of a SentencePiece vocabulary, from ``tokenizer.model``.
+
+    What is done with texts before they are tokenized says ``tokenizer.json`` if there is one, as in transformers.
+    """
+    says, tokens, fixed = _rules_and_pieces(folder, PIECES, n_vocab, UNIGRAM, BPE, CHARACTERS)
+    unknown = int(np.argmax(tokens.types == UNKNOWN))
+    entries = tokens.put_added(description, settings)
+    fixed = [token for token in fixed if token not in entries]
+    unigrams = says.integer(MODEL_TYPE) == UNIGRAM
+    whole = tokens.metadata("t5" if unigrams else "llama", "default") | {SCORES: tokens.scores}
+    if unigrams:
+        whole |= {"tokenizer.ggml.unknown_token_id": unknown, **_AS_OF_PAIRS}
+    if "model" in description:
+        kind = "Unigram" if unigrams else "BPE"
+        model = description.inner("model")
+        model.text("type", kind, one_of=(kind,))
+        precompiled = any(step.text("type") == "Precompiled" for step in normalizers(description))
+        whole |= bare(description, "bos")
+        whole |= (of_unigrams if precompiled else of_text)(description, n_vocab, tokens.normal)
+        if unigrams:
+            whole = {PREPENDS: EVERY, **whole, BYTES: model.boolean("byte_fallback", False)}
+        return whole | strips(entries.items(), n_vocab)
+    if unigrams:
+        # SentencePiece gives them other scores than those in the file.
+        best = np.delete(tokens.scores, fixed)[np.delete(tokens.types, fixed) == NORMAL].max(initial=-np.inf)
+        tokens.scores[fixed] = [len(tokens.texts[token].encode("utf-8")) * best - 0.1 for token in fixed]
+        whole |= for_unigrams(says) | {PREPENDS: EVERY}
+    else:
+        whole |= for_pairs(says)
+    return whole | _fixed(says, tokens, fixed) | strips(entries.items(), n_vocab)
 
 
-def _pieces_and_added(folder: Folder, name: str, n_vocab: int) -> TokenTable:
-    """The pieces of a SentencePiece file, and the tokens of ``added_tokens.json``."""
+def _fixed(says: Values, tokens: TokenTable, fixed: list[int]) -> dict[str, Any]:
+    """The key of user-defined pieces.  Raises ModelError where spaces are removed around them, but not within."""
+    spaced = next((tokens.texts[token] for token in fixed if "" in tokens.texts[token].split(" ")), None)
+    if spaced is not None and says.boolean(REMOVES_SPACES):
+        raise says.refused(REMOVES_SPACES, f"false, because the user-defined piece {spaced!r} has such spaces")
+    return {FIXED: np.array(fixed, np.uint32)} if fixed else {}
+
+
+_AS_OF_PAIRS = {
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.add_bos_token": True,
+    "tokenizer.ggml.add_eos_token": False,
+}
+"""What holds for merged pieces without keys."""
+
+
+def _rules_and_pieces(folder: Folder, name: str, n_vocab: int, *types: int) -> tuple[Values, TokenTable, list[int]]:
+    """The rules of a SentencePiece file, its pieces and the tokens of ``added_tokens.json``, and the user-defined ids.
+
+    ``types``: the supported types of models.  Raises ModelError.
+    """
+    content, path = folder.read(name), folder.path / name
+    listed, says = pieces(content, path), rules(content, path, types)
     tokens = TokenTable(n_vocab)
-    for token, piece in enumerate(pieces(folder.read(name), folder.path / name)[:n_vocab]):
+    for token, piece in enumerate(listed[:n_vocab]):
         # User-defined tokens follow from added_tokens_decoder; as in llama.cpp, the others become normal ones.
         tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
     added = folder.optional_json("added_tokens.json")
@@ -139,27 +205,27 @@ def _pieces_and_added(folder: Folder, name: str, n_vocab: int) -> TokenTable:
         token = added.integer(text, at_least=0) if added else 0
         if token < n_vocab:
             tokens.put(token, text, USER_DEFINED, -1000)
-    return tokens
+    return says, tokens, [token for token, piece in enumerate(listed[:n_vocab]) if piece.type == USER_DEFINED]
 
 
-def _unigram(folder: Folder, n_vocab: int) -> dict[str, Any]:
-    """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``."""
+def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
+    """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``.
+
+    What is done with texts before they are tokenized says ``tokenizer.json`` if there is one, as in transformers.
+    """
     name = PIECES if PIECES in folder else UNIGRAM_PIECES
-    found = normalisation(folder.read(name), folder.path / name)
-    if found.model != UNIGRAM:
-        raise ModelError(
-            f"{folder.path / name} has a model of type {found.model}, expected {UNIGRAM} (unigram)",
-            got=found.model,
-            wanted=UNIGRAM,
-        )
-    tokens = _pieces_and_added(folder, name, n_vocab)
-    return {
-        **tokens.metadata("t5", "default"),
-        SCORES: tokens.scores,
-        SPACE_PREFIX: found.adds_space,
-        "tokenizer.ggml.remove_extra_whitespaces": found.removes_spaces,
-        **({CHARSMAP: np.frombuffer(found.table, np.uint8)} if found.table else {}),
-    }
+    says, tokens, fixed = _rules_and_pieces(folder, name, n_vocab, UNIGRAM)
+    entries = tokens.put_added(description, settings, replaces=False)
+    whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
+    if (unknown := np.flatnonzero(tokens.types == UNKNOWN)).size:
+        whole["tokenizer.ggml.unknown_token_id"] = int(unknown[0])
+    if "model" in description:
+        whole |= of_unigrams(description, n_vocab, tokens.normal)
+        if not description.inner("model").boolean("byte_fallback", False):
+            del whole[BYTES]
+    else:
+        whole |= _fixed(says, tokens, [token for token in fixed if token not in entries])
+    return whole | strips(entries.items(), n_vocab)
 
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
@@ -170,34 +236,17 @@ def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
         if token >= n_vocab or not _scored(entry):
             raise model.refused("vocab", f"an array of at most {n_vocab} pairs of a token and its score")
         tokens.put(token, entry[0], UNKNOWN if token == unknown else NORMAL, entry[1])
-    for entry in description.objects("added_tokens", []):
-        token = entry.integer("id", at_least=0)
-        if token < n_vocab and token != unknown:
-            tokens.types[token] = CONTROL if entry.boolean("special", False) else USER_DEFINED
-    return {
-        **tokens.metadata("t5", "default"),
-        SCORES: tokens.scores,
-        SPACE_PREFIX: puts_space(description),
-        "tokenizer.ggml.remove_extra_whitespaces": drops_spaces(description),
-        **_table(description),
-    }
+    for token, entry in added_tokens(description, n_vocab):
+        if token != unknown:
+            kind = CONTROL if entry.boolean("special", False) else USER_DEFINED
+            tokens.put(token, entry.text("content"), kind, tokens.scores[token])
+    whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores}
+    return whole | bare(description, "eos") | of_unigrams(description, n_vocab, tokens.normal)
 
 
 def _scored(entry: Any) -> bool:
     pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
     return pair and type(entry[1]) in (int, float) and math.isfinite(entry[1])
-
-
-def _table(description: Values) -> dict[str, Any]:
-    """The table of characters of the normaliser, if it has one."""
-    for step in normalizers(description):
-        step.text("type", one_of=("Precompiled",))
-        try:
-            content = base64.b64decode(step.text("precompiled_charsmap"), validate=True)
-        except ValueError:
-            raise step.refused("precompiled_charsmap", "a table in base 64") from None
-        return {CHARSMAP: np.frombuffer(content, np.uint8)}
-    return {}
 
 
 def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
@@ -217,8 +266,8 @@ def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
     tokens.put_added(description, Values({}))
     if unknown in tokens.texts:
         tokens.types[tokens.texts.index(unknown)] = UNKNOWN
-    whole = tokens.metadata("llama", "default") | {SCORES: tokens.scores, SPACE_PREFIX: puts_space(description)}
-    return whole | of_text(description, n_vocab)
+    whole = tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+    return whole | bare(description, "bos") | of_merges(description, n_vocab, first)
 
 
 def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]:

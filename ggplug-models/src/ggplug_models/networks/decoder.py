@@ -241,7 +241,7 @@ class Decoder(TextModel):
 
     @cached_property
     def text_tokenizer(self) -> VocabularyTokenizer:
-        return VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab)
+        return VocabularyTokenizer(self.tokenizer, self.text_length, self.n_vocab)
 
     def embed_ids(
         self,

@@ -197,7 +197,7 @@ class Encoder(TextModel):
     def tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
         """The tokenizer of the file, made at the first use."""
         if self._tokenizer is None:
-            self._tokenizer = from_metadata(self.metadata, self.n_ctx, self.n_vocab)
+            self._tokenizer = from_metadata(self.metadata, self.text_length, self.n_vocab)
         return self._tokenizer
 
     def pair(self, query: str, document: str, instruction: str | None = None) -> list[int]:

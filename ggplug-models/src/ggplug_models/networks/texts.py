@@ -22,8 +22,9 @@ from ggplug_models.tokenizers.long_text import LongText, pieces_of
 
 Floats = npt.NDArray[np.float32]
 
-PROMPT, DIMENSIONS = "embedding.prompt.", "embedding.dimensions"
-"""Keys of what is put before texts, followed by a name, and of the lengths to which vectors may be cut."""
+PROMPT, DIMENSIONS, LONGEST = "embedding.prompt.", "embedding.dimensions", "embedding.max_length"
+"""Keys of what is put before texts, followed by a name; of the lengths to which vectors may be cut; of the number of
+tokens to which texts are cut, if that is less than the context."""
 
 
 class TextModel(Network):
@@ -37,6 +38,7 @@ class TextModel(Network):
     """
 
     pooling: Pooling
+    _longest: int | None
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -44,11 +46,17 @@ class TextModel(Network):
         names = [key.removeprefix(beginning) for key in hp.values if key.startswith(beginning)]
         self.prompts = {name: hp.text(f"{PROMPT}{name}") for name in names}
         self.labels = tuple(hp.texts("classifier.output_labels", ()))
+        self._longest = hp.integer(LONGEST, None)
         found = hp.values.get(f"{hp.prefix}{DIMENSIONS}")
         listed = () if found is None else hp.integers(DIMENSIONS, length=np.size(found))
         self.dimensions = tuple(sorted(map(int, listed)))
         if any(not 0 < each <= self.n_embd for each in self.dimensions):
             raise hp.refused(DIMENSIONS, f"integers from 1 to {self.n_embd}")
+
+    @property
+    def text_length(self) -> int:
+        """The number of tokens to which texts are cut: the context, or less if the file says so."""
+        return min(self.n_ctx, self._longest or self.n_ctx)
 
     @property
     def text_tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
@@ -67,7 +75,7 @@ class TextModel(Network):
     ) -> Floats:
         """One vector per text: float32 of shape ``(len(texts), n_embd)``, in the order of ``texts``.
 
-        A text longer than the context length is truncated; a :class:`LongText` is read only as far as needed.
+        A text longer than :attr:`text_length` is truncated; a :class:`LongText` is read only as far as needed.
         ``prompt``: the name of one of :attr:`prompts`, which is put before each text.  ``dimensions``: the vectors are
         cut to so many elements, before they are scaled; only some models are made for it.  ``batch``: maximum number of
         texts computed together.  ``normalize``: scale the vectors to length 1.  ``progress(n)``: called when ``n`` more

@@ -12,7 +12,7 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE, PreTokenizer, splitting
-from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Defaults, Vocabulary
+from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACES, Defaults, Vocabulary
 
 MERGES = "tokenizer.ggml.merges"
 FORM = "tokenizer.ggml.normalizer.form"
@@ -32,8 +32,6 @@ def _letters() -> dict[str, int]:
 
 
 LETTERS = _letters()
-
-_SPACES = re.compile(f"[{re.escape(''.join(sorted(WHITE_SPACE)))}]+")
 
 
 class BytePairs(Kind):
@@ -84,7 +82,7 @@ class BytePairs(Kind):
         """The ids of a text; see :meth:`Kind.encode`."""
         text = encodable(text)
         if self._words_only:
-            words = _SPACES.split(text.lower() if self._lowercase else text)
+            words = WHITE_SPACES.split(text.lower() if self._lowercase else text)
             return [token for word in words if word for token in self._merged(word)]
         if self.vocabulary.escape_whitespaces:
             text = text.replace(" ", SPACE)
@@ -95,6 +93,13 @@ class BytePairs(Kind):
             known = self.vocabulary.ids.get(run) if run[0] == "\n" else None
             found += self._merged(run) if known is None else [known]
         return found
+
+    def normal(self, text: str, *, after_special: bool) -> str:
+        """The text in the normal form; see :meth:`Kind.normal`."""
+        text, normalizer = encodable(text), self._tokenizer.normalizer
+        if normalizer is not None:
+            text = normalizer.normalize_str(text)
+        return text.replace(" ", SPACE) if self.vocabulary.escape_whitespaces else text
 
     def _merged(self, text: str) -> list[int]:
         with library(MERGES):

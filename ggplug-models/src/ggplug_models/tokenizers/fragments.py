@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ggplug_models.tokenizers.vocabulary import FOUND_IN_TEXT, PARSED, Attribute, Vocabulary
+from ggplug_models.tokenizers.vocabulary import PARSED, Attribute, Vocabulary
 
 
 class Fragments:
-    """Splits texts at the special tokens of a vocabulary.
+    """Splits texts at special tokens of a vocabulary.  ``texts``: what is searched, by the ids of the tokens.
 
     The longest token is searched first, in the whole text, then the next in the remaining fragments.  User-defined
     tokens are always found, control tokens and the unknown token only if special tokens are parsed.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        texts, attributes = vocabulary.texts, vocabulary.attributes
-        numbers = sorted(vocabulary.having(FOUND_IN_TEXT), key=lambda n: -len(texts[n].encode("utf-8", "replace")))
+    def __init__(self, vocabulary: Vocabulary, texts: Mapping[int, str]) -> None:
+        attributes = vocabulary.attributes
+        numbers = sorted(texts, key=lambda n: -len(texts[n].encode("utf-8", "replace")))
         self._tokens = [(n, texts[n], Attribute(attributes[n]), texts[n][:2]) for n in numbers]
         self._stripped = vocabulary.stripped
         self._beginnings = {beginning for *_, beginning in self._tokens}

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 from ggplug.errors import ModelError
 from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.charsmap import Replacements, splitter
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
@@ -33,9 +35,14 @@ class SentencePieces(Kind):
         self._words = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
         if any(pair[1] == SPACE and pair[0] != SPACE for pair in self._adjacent):
             self._words = re.compile(".+", re.DOTALL)
+        self._unknown = vocabulary.special.get("unk")
         self._bytes = self._byte_tokens()
         self._known = KnownWords(self._word)
-        self.longest = max(map(len, vocabulary.texts))
+        self._fixed = splitter(vocabulary.texts[n] for n in vocabulary.fixed)
+        self._replacements = Replacements.of(vocabulary)
+        shortens = self._replacements or vocabulary.remove_extra_whitespaces or self._bytes is None
+        if not shortens:
+            self.longest = max(map(len, vocabulary.texts))
 
     @classmethod
     def of(cls, values: Values) -> SentencePieces:
@@ -43,19 +50,32 @@ class SentencePieces(Kind):
         rules = Defaults({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
         return cls(Vocabulary(values, rules))
 
-    def _byte_tokens(self) -> list[int | None]:
+    def _byte_tokens(self) -> list[int | None] | None:
+        """The tokens of bytes; None if there are none, but an unknown token."""
         ids = self.vocabulary.ids
-        unknown = self.vocabulary.special.get("unk")
-        return [ids.get(f"<0x{byte:02X}>", ids.get(chr(byte), unknown)) for byte in range(256)]
+        names = [f"<0x{byte:02X}>" for byte in range(256)]
+        if self._unknown is not None and not any(name in ids for name in names):
+            return None
+        return [ids.get(name, ids.get(chr(byte), self._unknown)) for byte, name in enumerate(names)]
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
-        text = encodable(text)
-        if self.vocabulary.add_space_prefix and after_special:
-            text = " " + text
-        return self._known.ids(self._words.findall(text.replace(" ", SPACE)))
+        parts = self._fixed.split(self.normal(text, after_special=after_special))
+        ids = self._known.ids(chain(*([part] if n % 2 else self._words.findall(part) for n, part in enumerate(parts))))
+        if self._bytes is not None or self._unknown not in ids:
+            return ids
+        # Several unknown characters in a row are one token.
+        return [token for n, token in enumerate(ids) if not n or token != self._unknown or ids[n - 1] != token]
+
+    def normal(self, text: str, *, after_special: bool) -> str:
+        """The text with its replacements, U+2581 for spaces, and the one before it; see :meth:`Kind.normal`."""
+        text = self.trimmed(self._replacements.replaced(encodable(text)), after_special=after_special)
+        return self.spaced(text, after_special=after_special)
 
     def _word(self, word: str) -> tuple[int, ...]:
+        """The ids of a fixed token, or of a word, within which there is none."""
+        if self._fixed.match(word):
+            return (self.vocabulary.ids[word],)
         adjacent = self._adjacent
         cuts = [n for n in range(1, len(word)) if word[n - 1 : n + 1] not in adjacent]
         found: list[int] = []
@@ -97,6 +117,9 @@ class SentencePieces(Kind):
         return [symbol for symbol, length in zip(symbols, lengths, strict=True) if length]
 
     def _spelled(self, symbol: str) -> list[int]:
+        if self._bytes is None:
+            assert self._unknown is not None
+            return [self._unknown]
         found = []
         for byte in symbol.encode("utf-8"):
             token = self._bytes[byte]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -21,7 +21,7 @@ from ggplug_models.tokenizers.rwkv import LongestTokens
 from ggplug_models.tokenizers.sentence_pieces import SentencePieces
 from ggplug_models.tokenizers.streaming import StreamDecoder
 from ggplug_models.tokenizers.unigram import Unigrams
-from ggplug_models.tokenizers.vocabulary import MODEL, PARSED, Attribute
+from ggplug_models.tokenizers.vocabulary import FOUND_IN_TEXT, MODEL, PARSED, Attribute
 from ggplug_models.tokenizers.word_piece import WordPieces
 
 KINDS: Mapping[str, Callable[[Values], Kind]] = {
@@ -49,12 +49,16 @@ class Tokenizer(Unique):
     def __init__(self, kind: Kind) -> None:
         self.vocabulary = kind.vocabulary
         self._kind = kind
-        self._fragments = Fragments(kind.vocabulary)
+        names = {n: self.vocabulary.texts[n] for n in self.vocabulary.having(FOUND_IN_TEXT)}
+        late = {n: kind.normal(names[n], after_special=True) for n in names if n in self.vocabulary.late}
+        self._fragments = Fragments(kind.vocabulary, {n: name for n, name in names.items() if n not in late})
+        self._late = Fragments(kind.vocabulary, late) if late else None
         self._word_pieces = isinstance(kind, WordPieces)
         self._adds = not isinstance(kind, LongestTokens)
+        self._only_first = kind.vocabulary.prepend_scheme == "first"
         self._pieces: dict[int, bytes] = {}
         strips = Attribute.STRIPS_LEFT | Attribute.STRIPS_RIGHT
-        self._longest = None if self.vocabulary.having(strips) else kind.longest
+        self._longest = None if late or self.vocabulary.having(strips) else kind.longest
         for name, adds in (("bos", self.vocabulary.add_bos), ("eos", self.vocabulary.add_eos)):
             if adds and self._adds and name not in self.vocabulary.special:
                 raise ModelError(f"tokenizer.ggml.add_{name}_token is true, but the file has no {name.upper()} token")
@@ -105,14 +109,23 @@ class Tokenizer(Unique):
         for part in self._fragments.of(text, special=parse_special):
             if isinstance(part, int):
                 found.append(part)
-                after_special = True
+                after_special = not self._only_first
             else:
-                found += self._kind.encode(part, after_special=after_special)
+                found += self._of_text(part, after_special=after_special, parse_special=parse_special)
                 after_special = False
         if add_special and self._word_pieces and "sep" in special:
             found.append(special["sep"])
         elif add_special:
             found += self.vocabulary.after
+        return found
+
+    def _of_text(self, text: str, *, after_special: bool, parse_special: bool) -> Sequence[int]:
+        """The ids of a text without tokens that are found before it is normalised."""
+        if self._late is None:
+            return self._kind.encode(text, after_special=after_special)
+        found: list[int] = []
+        for part in self._late.of(self._kind.normal(text, after_special=after_special), special=parse_special):
+            found += [part] if isinstance(part, int) else self._kind.encode(part, after_special=False)
         return found
 
     def prompt(self, text: str) -> list[int]:
@@ -122,9 +135,11 @@ class Tokenizer(Unique):
         once if the text begins with it, too.  Nothing is added after the text.  Raises as :meth:`encode` does.
         """
         before = self.vocabulary.before if self._adds and isinstance(text, str) else []
+        rest = text
         for token in before:
-            text = text.removeprefix(self.vocabulary.texts[token])
-        return [*before, *self.encode(text, parse_special=True)]  # raises if it is not a string
+            rest = rest.removeprefix(self.vocabulary.texts[token])
+        begins = rest == text or not (self._only_first or self.vocabulary.late.intersection(before))
+        return [*before, *self.encode(rest, parse_special=True, begins=begins)]  # raises if it is not a string
 
     def at_least(self, text: str) -> int:
         """A lower bound of the number of tokens of a text, computed without tokenizing it; 0 if unknown."""

@@ -7,6 +7,7 @@ same rules (llama.cpp, ``src/llama-vocab.cpp``, commit 0c1e570).
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -29,8 +30,26 @@ STRIPS_LEFT, STRIPS_RIGHT = 1, 2
 ENDING = "tokenizer.ggml.end_token_ids"
 """A key of ggplug's: the ids of tokens that end texts, in addition to those that llama.cpp finds."""
 
+LATE = "tokenizer.ggml.normalized_token_ids"
+"""A key of ggplug's: the ids of tokens that are searched after the others, in the normalised text, and normalised."""
+
+FIXED = "tokenizer.ggml.fixed_token_ids"
+"""A key of ggplug's: the ids of normal tokens whose text always becomes them, and is not normalised: the user-defined
+pieces of SentencePiece.  Unigrams only do not normalise it."""
+
 BEFORE, AFTER = "tokenizer.ggml.tokens_before", "tokenizer.ggml.tokens_after"
 """Keys of ggplug's: the ids of the tokens that are added before and after texts, if they are not BOS and EOS alone."""
+
+SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
+TRIMS = "tokenizer.ggml.remove_extra_whitespaces"
+PREPENDS = "tokenizer.ggml.prepend_scheme"
+"""A key of ggplug's, one of :data:`SCHEMES`: before which texts a space is put if they begin with none.  These are all
+("always"), those that no special token is before ("first"), or all words, which white space separates ("words").
+Without the key, one is also put before texts that begin with a space; unigrams have "every" for it, because llama.cpp's
+put none before texts of spaces alone, and one before all texts of which they remove spaces."""
+
+EVERY = "every"
+SCHEMES = ("always", "first", "words", EVERY)
 
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""
@@ -40,6 +59,8 @@ WHITE_SPACE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000
     map(chr, range(0x2000, 0x200B))
 )
 """White space as Unicode defines it; Python's ``str.split`` has four more characters."""
+
+WHITE_SPACES = re.compile(f"[{re.escape(''.join(sorted(WHITE_SPACE)))}]+")
 
 
 class Attribute(enum.IntFlag):
@@ -183,7 +204,8 @@ class Vocabulary:
 
     ``texts``: the tokens by id, as in the file.  ``ids``: the ids by text.  ``attributes``, ``scores``: by id.
     ``special``: the ids of special tokens that exist, by name (``bos``, ``eos``, ``eot``, ``unk``, ...).  ``ends``: the
-    ids of end tokens.  ``stripped``: the white space that tokens remove from the text around them.
+    ids of end tokens.  ``stripped``: the white space that tokens remove from the text around them.  ``late``: the ids
+    of tokens that are searched in the normalised text.  ``fixed``: the ids of normal tokens whose text stays as it is.
 
     Raises ModelError for lists that are missing, of the wrong type or of different lengths, for duplicate tokens, and
     for a byte token whose text is not a byte.
@@ -206,14 +228,17 @@ class Vocabulary:
         self.special = self._special(rules)
         self.add_bos: bool = values.boolean("tokenizer.ggml.add_bos_token", rules.add_bos)
         self.add_eos: bool = values.boolean("tokenizer.ggml.add_eos_token", rules.add_eos)
-        self.add_space_prefix: bool = values.boolean("tokenizer.ggml.add_space_prefix", rules.add_space_prefix)
-        self.remove_extra_whitespaces: bool = values.boolean("tokenizer.ggml.remove_extra_whitespaces", False)
+        self.add_space_prefix: bool = values.boolean(SPACE_PREFIX, rules.add_space_prefix)
+        self.prepend_scheme: str | None = values.text(PREPENDS, None, one_of=SCHEMES)
+        self.remove_extra_whitespaces: bool = values.boolean(TRIMS, False)
         self.escape_whitespaces = rules.escape_whitespaces
         self.clean_spaces = rules.clean_spaces
         self.stripped = " \t\n\v\f\r"  # white space as C defines it, as in llama.cpp
         self._known_by_text()
         self.ends = self._ends()
         self._before, self._after = self._listed(BEFORE), self._listed(AFTER)
+        self.late = frozenset(self._listed(LATE) or ())
+        self.fixed = frozenset(self._listed(FIXED) or ())
         self._known_by_name()
         self.bytes = {n: self._byte(n) for n in self.having(Attribute.BYTE)}
 

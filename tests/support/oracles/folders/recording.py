@@ -31,6 +31,7 @@ import torch
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from ggplug_models.converting.sentencepiece import TABLE, UNIGRAM, rules
 from oracles import formula
 
 TEXT = (
@@ -131,6 +132,9 @@ def unigrams(folder: Path) -> None:
     pieces = sentencepiece.SentencePieceProcessor(model_proto=content.getvalue())
     scored = [(pieces.id_to_piece(n), pieces.get_score(n)) for n in range(pieces.vocab_size())]
     whole = tokenizers.Tokenizer(models.Unigram(scored, unk_id=2))
+    says = rules(content.getvalue(), folder / "spiece.model", (UNIGRAM,))
+    whole.normalizer = normalizers.Precompiled(says.values[TABLE])
+    whole.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     whole.add_special_tokens(["<pad>", "</s>", "<unk>"])
     whole.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ggplug_models.chat.formats.named_calls import Arguments
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
-from ggplug_models.chat.tools import Tool, kinds_of, resolved, value_of
+from ggplug_models.chat.tools import Tool, kinds_of, options_of, resolved, value_of
 
 ITEM = "item"
 """The key of the items of a list."""
+
+EMPTY = {"array": "[]", "object": "{}", "null": "null"}
+"""What an element without a text is, by the first of these types that its schema allows."""
+
+DEEPEST = 64
+"""Maximum depth of elements within an argument; those that are deeper are text."""
 
 _KEY_END = Marks((">",))
 
@@ -38,51 +45,72 @@ class ElementArguments(Arguments):
             if mark is None:
                 return False
             scan.take(1)
-            end = f"{self._token}</{key}>"
-            text, mark = yield from scan.text(Marks((end,)))
-            if mark is None:
+            schema = tool.properties.get(key)
+            text = yield from self._inner(scan, key, nests=_nests(kinds_of(schema, tool.parameters)))
+            if text is None:
                 return False
-            scan.take(len(end))
-            value = self._json(text, tool.properties.get(key), tool.parameters)
+            value = self._json(text, schema, tool.parameters)
             scan.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: {value}")
             separator = ", "
 
-    def _json(self, text: str, schema: Any, root: Mapping[str, Any]) -> str:
+    def _inner(self, scan: Scanner, key: str, *, nests: bool) -> Waiting[str | None]:
+        """The text up to the mark at the end of an element, which is read; None if the text ends before.
+
+        ``nests``: whether elements with the same key may be within it.
+        """
+        opening, end = self._marks(key)
+        marks = Marks((opening, end) if nests else (end,))
+        parts: list[str] = []
+        depth = 1
+        while depth:
+            mark = yield from scan.until(marks, parts.append)
+            if mark is None:
+                return None
+            depth += 1 if mark == opening else -1
+            parts.append(scan.take(len(mark)))
+        return "".join(parts[:-1])
+
+    def _marks(self, key: str) -> tuple[str, str]:
+        """The marks at the beginning and the end of an element."""
+        return f"{self._token}<{key}>", f"{self._token}</{key}>"
+
+    def _json(self, text: str, schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
         """The JSON of a value."""
-        schema = resolved(schema, root)
         kinds = kinds_of(schema, root)
+        parts = self._children(text.strip()) if _nests(kinds) and depth < DEEPEST else []
+        if parts and "array" in kinds and all(key == ITEM for key, _ in parts):
+            items = _option(schema, "array", root).get("items")
+            return "[" + ", ".join(self._json(each, items, root, depth + 1) for _, each in parts) + "]"
+        if parts:
+            option = _option(schema, "object", root)
+            properties, other = option.get("properties"), option.get("additionalProperties")
+            known = properties if isinstance(properties, Mapping) else {}
+            members = (
+                f"{json.dumps(key, ensure_ascii=False)}: {self._json(each, known.get(key, other), root, depth + 1)}"
+                for key, each in parts
+            )
+            return "{" + ", ".join(members) + "}"
         if "string" in kinds and kinds != kinds_of(None, root):
-            return json.dumps(text, ensure_ascii=False)
-        parts = self._children(text.strip())
-        if not parts:
-            return "[]" if kinds == {"array"} and not text.strip() else value_of(text, kinds)
-        inner = schema if isinstance(schema, Mapping) else {}
-        if all(key == ITEM for key, _ in parts) and "array" in kinds:
-            return "[" + ", ".join(self._json(each, inner.get("items"), root) for _, each in parts) + "]"
-        properties = inner.get("properties")
-        known = properties if isinstance(properties, Mapping) else {}
-        members = (
-            f"{json.dumps(key, ensure_ascii=False)}: {self._json(each, known.get(key), root)}" for key, each in parts
-        )
-        return "{" + ", ".join(members) + "}"
+            kinds -= {"null"}  # which models leave out
+        empty = "" if text.strip() or "string" in kinds else next((EMPTY[kind] for kind in EMPTY if kind in kinds), "")
+        return empty or value_of(text, kinds)
 
     def _children(self, text: str) -> list[tuple[str, str]]:
         """The elements in a text, with their keys; none if it has other text."""
         found = []
-        opening = f"{self._token}<"
-        while text.startswith(opening):
-            key, _, rest = text[len(opening) :].partition(">")
-            end = f"{self._token}</{key}>"
-            inner, closed, text = rest.partition(end)
-            if not closed:
+        token = f"{self._token}<"
+        while text.startswith(token):
+            key = text[len(token) :].partition(">")[0]
+            opening, end = self._marks(key)
+            depth = 0
+            for mark in re.finditer(f"{re.escape(opening)}|{re.escape(end)}", text):
+                depth += 1 if mark[0] == opening else -1
+                if not depth:
+                    found.append((key, text[len(opening) : mark.start()]))
+                    text = text[mark.end() :].lstrip()
+                    break
+            else:
                 return []
-            while inner.count(f"{opening}{key}>") > inner.count(end):  # elements of the same key within this one
-                more, closed, text = text.partition(end)
-                if not closed:
-                    return []
-                inner += end + more
-            found.append((key, inner))
-            text = text.lstrip()
         return [] if text else found
 
     # -- grammar -----------------------------------------------------------------------------------
@@ -112,3 +140,19 @@ class ElementArguments(Arguments):
             item = f"{gap}? {opening} {self._value(lark, ITEM, schema['items'], root, depth + 1)}"
             return f"{lark.repeated(item, '', schema)} {gap}? {lark.literal(end)}"
         return f"{lark.schema(schema, root)} {lark.literal(end)}"
+
+
+def _nests(kinds: frozenset[str]) -> bool:
+    """Whether there may be elements in a value of these types."""
+    return "string" not in kinds or bool(kinds & {"array", "object"})
+
+
+def _option(schema: Any, kind: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of the values of a type: of the alternatives in ``schema``, the first one that allows it."""
+    schema = resolved(schema, root)
+    for _ in range(DEEPEST):
+        options = options_of(schema)
+        if options is None:
+            break
+        schema = resolved(next((each for each in options if kind in kinds_of(each, root)), None), root)
+    return schema if isinstance(schema, Mapping) else {}

@@ -206,15 +206,15 @@ class PlainFormat(Format):
         if reasoning is None:
             return self._body(lark, choice, options, content)
         body = lark.rule(self._body(lark, choice, options, content))
-        calls_end_it = self.syntax is None or self.syntax.ends_reasoning
+        calls_end_it = self.syntax is not None and self.syntax.ends_reasoning
         within = () if self.syntax is None or calls_end_it else self.syntax.starts  # a reasoning may mention them
+        early = options if calls_end_it else []
+        thought = lark.branches([(reasoning.end, body), *early], ends=free, skipped=within)
         if self.reasons_at(opening):
-            early = options if self.syntax is not None and self.syntax.ends_reasoning else []
-            return lark.branches([(reasoning.end, body), *early], ends=free, skipped=within)
+            return thought
         if opening:
             return body
         start = lark.literal(reasoning.start)
-        thought = lark.branches([(reasoning.end, body)], ends=free, skipped=within)
         if not start.startswith("<["):
             if not free:
                 return f"{body} | {_spaced(lark, reasoning.start)} {thought}"

@@ -32,6 +32,7 @@ class JsonCalls(CallSyntax):
     arguments: str = "arguments"
     id: str = ""
     openings: tuple[str, ...] = ()
+    ends_reasoning: bool = False
     starts: tuple[str, ...] = field(init=False)
     marks: tuple[str, ...] = field(init=False)
 

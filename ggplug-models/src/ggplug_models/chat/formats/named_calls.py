@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,23 +51,29 @@ class TaggedArguments(Arguments):
     """Arguments such as ``<parameter=key>value</parameter>``.
 
     ``before``: the mark before a key.  ``after``: the mark after it.  ``end``: the mark after a value.  ``attributes``:
-    if there are attributes after the key, the mark that ends them.  ``between``: the text between two arguments.
+    if there are attributes after the key, the mark that ends them.  ``of_strings``: the attributes of a string.
+    ``quotes``: marks that may be around a string, which may then have the other marks in it.  ``escapes``: characters
+    of a key, and how they are written.
     """
 
     before: str
     after: str
     end: str
     attributes: str = ""
-    between: str = ""
+    of_strings: str = ""
+    quotes: tuple[str, str] = ("", "")
+    escapes: tuple[tuple[str, str], ...] = ()
     marks: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.marks = (self.before.strip(), self.after.strip(), self.end.strip(), self.attributes.strip())
+        marks = (self.before, self.after, self.end, self.attributes, *self.quotes)
+        self.marks = tuple(mark.strip() for mark in marks)
         ends = [self.end] if self.end.strip() == self.end else [self.end, self.end.strip()]
         self._ends = Marks(each for each in ends if each)
         after = self.after.strip()
         self._after = Marks([after])
         self._close = Marks([self.attributes.strip()]) if self.attributes else None
+        self._quote = Marks([self.quotes[1]])
 
     def read(self, scan: Scanner, tool: Tool) -> Waiting[bool]:
         first = True
@@ -81,14 +87,17 @@ class TaggedArguments(Arguments):
             if mark is None:
                 return False
             scan.take(len(mark))
+            attributes = ""
             if self._close is not None:
-                _, mark = yield from scan.text(self._close)
+                attributes, mark = yield from scan.text(self._close)
                 if mark is None:
                     return False
                 scan.take(len(mark))
             yield from self._skip_line(scan)
-            name = name.strip()
+            name = self._unescaped(name.strip())
             kinds = kinds_of(tool.properties.get(name), tool.parameters)
+            if "string" in kinds and attributes and attributes.strip() == self.of_strings.strip():
+                kinds = frozenset({"string"})
             scan.arguments(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
             first = False
             if not (yield from self._read_value(scan, kinds)):
@@ -101,16 +110,53 @@ class TaggedArguments(Arguments):
         if spaces and (yield from scan.at(spaces)):
             scan.take(len(spaces))
 
+    def _unescaped(self, key: str) -> str:
+        for character, written in reversed(self.escapes):
+            key = key.replace(written, character)
+        return key
+
     def _read_value(self, scan: Scanner, kinds: frozenset[str]) -> Waiting[bool]:
-        if kinds == {"string"}:
+        quoted = yield from self._opens_quotes(scan)
+        if kinds == {"string"} or (quoted and "string" in kinds):
             scan.arguments('"')
-            mark = yield from scan.until(
-                self._ends, lambda text: scan.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+            closed = yield from self._read_text(
+                scan, lambda text: scan.arguments(json.dumps(text, ensure_ascii=False)[1:-1]), quoted=quoted
             )
-            scan.arguments('"' if mark is not None else "")
+            scan.arguments('"' if closed else "")
         else:
-            text, mark = yield from scan.text(self._ends)
-            scan.arguments(value_of(text, kinds) if mark is not None else "")
+            parts: list[str] = []
+            closed = yield from self._read_text(scan, parts.append, quoted=quoted)
+            scan.arguments(value_of("".join(parts), kinds) if closed else "")
+        return closed
+
+    def _opens_quotes(self, scan: Scanner) -> Waiting[bool]:
+        """Reads the mark before a quoted string, with white space before it; False: there is none."""
+        if not self.quotes[0]:
+            return False
+        scan.hold()
+        if (yield from scan.skip(self.quotes[0])):
+            scan.release()
+            return True
+        scan.rewind()
+        return False
+
+    def _read_text(self, scan: Scanner, emit: Callable[[str], None], *, quoted: bool) -> Waiting[bool]:
+        """Reads a value and the mark after it; False if the text ends before.
+
+        A ``quoted`` one ends only where the mark after its text is followed by the one after a value.
+        """
+        while quoted:
+            mark = yield from scan.until(self._quote, emit)
+            if mark is None:
+                return False
+            scan.hold()
+            scan.take(len(mark))
+            if (yield from scan.skip(*self._ends.texts)):
+                scan.release()
+                return True
+            scan.rewind()
+            emit(scan.take(len(mark)))
+        mark = yield from scan.until(self._ends, emit)
         scan.take(len(mark or ""))
         return mark is not None
 
@@ -122,7 +168,10 @@ class TaggedArguments(Arguments):
             attributes = ""
             if self.attributes:
                 attributes = f"{lark.terminal(regex('[^<>]{0,40}'))}? {lark.literal(self.attributes)}"
-            key = f"{lark.literal(self.before.strip())} {json.dumps(name)} {lark.literal(self.after)}"
+            written = name
+            for character, escape in self.escapes:
+                written = written.replace(character, escape)
+            key = f"{lark.literal(self.before.strip())} {json.dumps(written)} {lark.literal(self.after)}"
             argument = f"{key} {attributes} {value}"
             found.append(f"{gap}? {argument}" if name in tool.required else f"({gap}? {argument})?")
         return " ".join(found) or '""'
@@ -130,9 +179,11 @@ class TaggedArguments(Arguments):
     def _value(self, lark: Lark, schema: Any, root: Mapping[str, Any]) -> str:
         """A value, with the mark after it."""
         kinds = kinds_of(schema, root)
-        if "string" in kinds:
-            return lark.string(resolved(schema, root), self.end)
-        return f"{lark.schema(schema, root)} {lark.literal(self.end)}"
+        if "string" not in kinds:
+            return f"{lark.schema(schema, root)} {lark.literal(self.end)}"
+        schema, (start, end) = resolved(schema, root), self.quotes
+        plain = lark.string(schema, self.end, start)
+        return f"({plain} | {lark.literal(start)} {lark.string(schema, end + self.end)})" if start else plain
 
 
 @dataclass(frozen=True)

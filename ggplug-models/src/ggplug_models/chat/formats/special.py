@@ -18,7 +18,14 @@ from ggplug_models.chat.formats.recipients import RecipientFormat
 def _kimi_3() -> Format:
     calls = NamedCalls(
         ('<|open|>call tool="', Field("name"), '" index="', Field("number"), '"<|sep|>'),
-        TaggedArguments('<|open|>argument key="', '"', "<|close|>argument<|sep|>", "<|sep|>"),
+        TaggedArguments(
+            '<|open|>argument key="',
+            '"',
+            "<|close|>argument<|sep|>",
+            "<|sep|>",
+            ' type="string"',
+            escapes=(("&", "&amp;"), ('"', "&quot;")),
+        ),
         "<|close|>call<|sep|>",
         ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
     )
@@ -61,6 +68,11 @@ def hermes() -> CallSyntax:
     return JsonCalls(each=("<tool_call>", "</tool_call>"))
 
 
+def _apertus() -> CallSyntax:
+    section = ("<|tools_prefix|>", "<|tools_suffix|>")
+    return JsonCalls(section=section, array=True, shape=("{", ": ", "}"), name="", ends_reasoning=True)
+
+
 def _granite_3() -> CallSyntax:
     return JsonCalls(section=("<|tool_call|>", ""), array=True)
 
@@ -87,6 +99,7 @@ FORMATS: tuple[tuple[tuple[str, ...], Callable[[], Format]], ...] = (
 
 CALLS: tuple[tuple[tuple[str, ...], Callable[[], CallSyntax]], ...] = (
     (("]<]minimax[>[", "<tool_call>", "<invoke name="), _minimax_3),
+    (("<|tools_prefix|>", "<|inner_prefix|>"), _apertus),
     (("<|tool_list_start|>", "<|tool_list_end|>"), _lfm_2),
     (("List of tools: [",), _lfm_2),
     ((" functools[",), _firefunction),

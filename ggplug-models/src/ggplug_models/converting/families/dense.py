@@ -53,7 +53,7 @@ from ggplug_models.converting.rows import (
     positions,
     windows,
 )
-from ggplug_models.converting.sentencepiece import PIECES, normalisation
+from ggplug_models.converting.sentencepiece import ADDS_SPACE, PIECES, rules
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.vocabulary import TOKENS
 
@@ -159,7 +159,7 @@ def _part_of_groups(part: str) -> Change:
 def _internlm_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
     """Whether texts begin with a space, as the pieces' file says; chats end with another token than texts."""
     ends = {"tokenizer.ggml.eos_token_id": found[TOKENS].index(_TURN_END)} if _TURN_END in found[TOKENS] else {}
-    adds_space = normalisation(folder.read(PIECES), folder.path / PIECES).adds_space
+    adds_space = rules(folder.read(PIECES), folder.path / PIECES).boolean(ADDS_SPACE)
     return {"tokenizer.ggml.add_space_prefix": adds_space, **ends}
 
 

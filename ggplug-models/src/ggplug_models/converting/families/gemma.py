@@ -31,7 +31,7 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES
 from ggplug_models.tokenizers.encoders import CONTROL
 from ggplug_models.tokenizers.pre_tokenizers import PRE
-from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
+from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, SPACE_PREFIX, TOKEN_TYPE, TOKENS
 
 _NORMS = {
     "input_layernorm": "attn_norm",
@@ -207,6 +207,8 @@ _VISIBLE = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_
 
 
 def _gemma4_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
+    if found[SPACE_PREFIX]:
+        raise folder.json("tokenizer.json").refused("normalizer", "one that puts no space before texts, as Gemma's")
     types = np.where(found[TOKEN_TYPE] == UNKNOWN, CONTROL, found[TOKEN_TYPE]).astype(np.int32)
     for number, text in enumerate(found[TOKENS]):
         if text in _VISIBLE:

@@ -85,7 +85,7 @@ def _turned(axis: int) -> Change:
 
     def is_turned(shape: tuple[int, ...], config: Values) -> bool:
         if shape[-1] == shape[-2]:
-            wanted = f"other than the width of the matrices of experts ({shape[-1]}), whose rows may be inputs or outputs"
+            wanted = f"other than the width of experts' matrices ({shape[-1]}), whose rows may be inputs or outputs"
             raise config.refused("hidden_size", wanted)
         return shape[axis] != config.integer("hidden_size")
 

@@ -1,0 +1,84 @@
+"""Whether the vocabulary of a file splits texts as the folder's ``tokenizer.json`` does."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer as Whole
+
+from ggplug.errors import ModelError
+from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.special import content
+from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers import load_tokenizer
+from ggplug_models.tokenizers.library import library
+from ggplug_models.tokenizers.vocabulary import TOKENS
+
+NAME = "tokenizer.json"
+
+_TEXTS = (
+    "The quick brown fox can't jump over 12345 lazy dogs, twice!",
+    " two  spaces   three ",
+    "first line\n\n\tsecond = [1, 2.5] # line",
+    "naïve Straße 日本語 🙂",
+)
+"""Texts with what tokenizers differ in: spaces, numbers, marks, lines, capitals, other alphabets."""
+
+_MOST = 4
+"""How many added tokens of each kind stand in texts: vocabularies may have thousands that are alike."""
+
+
+def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> None:
+    """Raises ModelError for a text that the file's vocabulary splits in another way.
+
+    ``description``: ``tokenizer.json``; ``metadata``: of the file.  What is put around texts is not compared.
+    """
+    settings = folder.optional_json("tokenizer_config.json") or Values({})
+    decoder = settings.inner("added_tokens_decoder", Values({}))
+    added = [{**each.values, **decoder.values.get(f"{each.values['id']}", {})} for each in _added(description)]
+    with library(NAME):
+        theirs = Whole.from_str(json.dumps({**description.values, "added_tokens": added}))
+    if theirs.get_vocab_size() < len(metadata[TOKENS]):
+        _check_named(settings, theirs)
+    ours = load_tokenizer(metadata)
+    for text in _texts(description):
+        wanted = theirs.encode(text, add_special_tokens=False).ids
+        found = [*ours.encode(text, parse_special=True)]
+        if found != wanted:
+            raise ModelError(
+                f"{folder.path / NAME} splits texts in a way that GGUF files cannot say: {text!r} is {wanted} there, "
+                f"and would be {found} with the file",
+                got=found,
+                wanted=wanted,
+            )
+
+
+def _added(description: Values) -> Sequence[Values]:
+    return description.objects("added_tokens", [])
+
+
+def _check_named(settings: Values, theirs: Whole) -> None:
+    """Raises ModelError for a token that only the settings name, which transformers adds behind the others."""
+    named = {f"{kind}_token": [content(settings, f"{kind}_token")] for kind in ("bos", "eos")}
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        listed = settings.values.get(key) or ()
+        texts = listed.values() if isinstance(listed, Mapping) else listed
+        named[key] = [each.get("content") if isinstance(each, Mapping) else each for each in texts]
+    for key, names in named.items():
+        missing = next((each for each in names if isinstance(each, str) and theirs.token_to_id(each) is None), None)
+        if missing is not None:
+            raise settings.refused(key, f"made of tokens of {NAME}, which has no {missing!r}")
+
+
+def _texts(description: Values) -> Iterator[str]:
+    yield from _TEXTS
+    kinds = Counter[tuple[Any, ...]]()
+    for token in _added(description):
+        kind = tuple(value for key, value in token.values.items() if key not in ("id", "content"))
+        kinds[kind] += 1
+        if kinds[kind] <= _MOST:
+            name = token.text("content")
+            yield f"{name}the end {name} of it {name}\n{name}"
