@@ -95,7 +95,7 @@ def ggplug_graph_failed(graph: Graph, error: BaseException, start: int, end: int
 
 
 @hookspec
-def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int, submitted: int) -> None:
+def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int, submitted: int = 0) -> None:
     """One split of a graph was computed on a device, and the device was waited for.
 
     ``graph``: the whole graph; ``split``: the part.  ``start``, ``end``: ``time.perf_counter_ns``; ``submitted``: when

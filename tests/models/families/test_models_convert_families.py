@@ -27,7 +27,7 @@ from ggplug_models.converting import rope
 from ggplug_models.converting.defaults import completed
 from ggplug_models.converting.families import FAMILIES, family_of
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.splitting import NAMES as SPLITTING
+from ggplug_models.converting.tokens.splitting import NAMES as SPLITTING
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME
 

@@ -72,7 +72,10 @@ CONVERTED = """
 Settings that a network cannot follow are refused by their names.  Windows of `mistral`, `mixtral`, `ministral3` and
 `starcoder2` are in files, and so are those of `phi3`; llama.cpp ignores them, and attends to all positions.
 `norm_topk_prob` of `deepseek_v2`, `alibi_bias_max` of `mpt` and `attn_config.rope_theta` of `dbrx` are followed, as by
-the authors' code and llama.cpp; transformers ignores them.
+the authors' code and llama.cpp; transformers ignores them.  Files of `deepseek_v2` say under
+`expert_group_best_count` that a group of experts is judged by its best one, and those of `t5`, `mt5` and `umt5` under
+`logit_scale` what the decoder's outputs are multiplied with, where llama.cpp does otherwise; `embedding.max_length` is
+the number of tokens to which Sentence Transformers cuts texts.
 
 Some settings have no effect in llama.cpp, or are not in its files; where that holds for the published folders of a
 type, the converter does the same:
@@ -93,10 +96,13 @@ that llama.cpp has no key for are under `tokenizer.ggml.end_token_ids`, which ll
 EOS, the end of a turn, and tokens that it knows by their texts.  In the same way, `tokenizer.ggml.tokens_before` and
 `tokens_after` have the tokens that `tokenizer.json` puts around texts if they are not BOS and EOS alone, as GLM's two.
 
-A `tokenizer.json`, also beside a `tokenizer.model`, says before which texts a space is put, and in which order added tokens
-are found.  What llama.cpp has no key for is under `tokenizer.ggml.prepend_scheme` (of `Metaspace`: `always`, `first`,
-or, for each word, `words`) and `tokenizer.ggml.normalized_token_ids` (added tokens that are found in the normalised
-text); llama.cpp puts a space before each text, and finds the longest tokens first.  Other normalizers and
+A conversion compares the tokens of some texts, with each kind of added token in them, with those of the folder's
+`tokenizer.json`, and refuses a folder where they differ.
+
+A `tokenizer.json`, also beside a `tokenizer.model`, says before which texts a space is put, and in which order added
+tokens are found.  What llama.cpp has no key for is under `tokenizer.ggml.prepend_scheme` (of `Metaspace`: `always`,
+`first`, or, for each word, `words`) and `tokenizer.ggml.normalized_token_ids` (added tokens that are found in the
+normalised text); llama.cpp puts a space before each text, and finds the longest tokens first.  Other normalizers and
 pre-tokenizers are refused by name.
 
 A `tokenizer.model` alone is followed as SentencePiece does: unigrams become a vocabulary of T5's kind (`t5`), also in

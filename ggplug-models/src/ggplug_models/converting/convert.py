@@ -30,9 +30,9 @@ from ggplug_models.converting.embeddings import MODULES, POOLING, modules
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES
-from ggplug_models.converting.token_files import RANKS_OF_QWEN, TOKEN_LINES, WORLD_TOKENS
-from ggplug_models.converting.vocabulary import vocabulary
+from ggplug_models.converting.tokens.sentencepiece import PIECES, UNIGRAM_PIECES
+from ggplug_models.converting.tokens.token_files import RANKS_OF_QWEN, TOKEN_LINES, WORLD_TOKENS
+from ggplug_models.converting.tokens.vocabulary import vocabulary
 from ggplug_models.metadata.values import Values
 from ggplug_models.weights.weights import check_blocks
 

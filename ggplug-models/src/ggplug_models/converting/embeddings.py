@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ggplug_models.converting.folder import Folder, unreadable
-from ggplug_models.converting.tokenizer_json import normalizers
+from ggplug_models.converting.tokens.tokenizer_json import normalizers
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
 from ggplug_models.networks.texts import DIMENSIONS, LONGEST, PROMPT

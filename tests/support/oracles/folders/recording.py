@@ -31,7 +31,7 @@ import torch
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from ggplug_models.converting.sentencepiece import TABLE, UNIGRAM, rules
+from ggplug_models.converting.tokens.sentencepiece import TABLE, UNIGRAM, rules
 from oracles import formula
 
 TEXT = (

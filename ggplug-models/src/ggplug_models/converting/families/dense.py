@@ -53,7 +53,7 @@ from ggplug_models.converting.rows import (
     positions,
     windows,
 )
-from ggplug_models.converting.sentencepiece import ADDS_SPACE, PIECES, rules
+from ggplug_models.converting.tokens.sentencepiece import ADDS_SPACE, PIECES, rules
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.vocabulary import TOKENS
 

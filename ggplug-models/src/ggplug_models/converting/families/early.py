@@ -39,9 +39,9 @@ from ggplug_models.converting.rows import (
     layer,
     layers,
 )
-from ggplug_models.converting.token_files import RANKS
-from ggplug_models.converting.token_table import UNKNOWN
-from ggplug_models.converting.vocabulary import MERGED
+from ggplug_models.converting.tokens.token_files import RANKS
+from ggplug_models.converting.tokens.token_table import UNKNOWN
+from ggplug_models.converting.tokens.vocabulary import MERGED
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import CONTROL
 from ggplug_models.tokenizers.vocabulary import TOKEN_TYPE

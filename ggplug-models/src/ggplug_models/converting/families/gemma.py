@@ -25,8 +25,8 @@ from ggplug_models.converting.rows import (
     layer,
     layers,
 )
-from ggplug_models.converting.token_table import UNKNOWN, USER_DEFINED
-from ggplug_models.converting.vocabulary import MERGED, merges
+from ggplug_models.converting.tokens.token_table import UNKNOWN, USER_DEFINED
+from ggplug_models.converting.tokens.vocabulary import MERGED, merges
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES
 from ggplug_models.tokenizers.encoders import CONTROL

@@ -24,7 +24,7 @@ from ggplug_models.converting.rows import (
     llama_keys,
     positions,
 )
-from ggplug_models.converting.token_table import UNKNOWN, USER_DEFINED
+from ggplug_models.converting.tokens.token_table import UNKNOWN, USER_DEFINED
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import CONTROL
 from ggplug_models.tokenizers.vocabulary import SCORES, TOKEN_TYPE, TOKENS

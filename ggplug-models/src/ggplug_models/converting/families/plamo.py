@@ -12,7 +12,7 @@ from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Ten
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import ATTENTION, INTEGERS, LAYER, MLP, RMS, Keys, decoder, layer, layers, positions
 from ggplug_models.converting.state_space import convolution
-from ggplug_models.converting.token_files import LINES
+from ggplug_models.converting.tokens.token_files import LINES
 from ggplug_models.metadata.values import Values
 
 _PREFIX = r"(?:model\.)?(?:layers\.(?=layers\.))?"

@@ -42,7 +42,7 @@ from ggplug_models.converting.rows import (
     unusual_weights,
     windows,
 )
-from ggplug_models.converting.special import chat_template
+from ggplug_models.converting.tokens.special import chat_template
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import CONTROL
 from ggplug_models.tokenizers.vocabulary import TOKEN_TYPE, TOKENS

@@ -12,7 +12,7 @@ from ggplug_models.converting.family import TRANSPOSED, Array, Change, Family, T
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import ANY, layer, layers
 from ggplug_models.converting.state_space import MAX_POSITION
-from ggplug_models.converting.token_files import WORLD
+from ggplug_models.converting.tokens.token_files import WORLD
 from ggplug_models.metadata.values import Values
 
 _BLOCK = r"blocks\.(\d+)\."

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggplug_models.checks.arguments import natural
-from ggplug_models.converting.special import looks_special
+from ggplug_models.converting.tokens.special import looks_special
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import CONTROL, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import PRE

@@ -12,8 +12,8 @@ from typing import Any
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.special import KEYS
-from ggplug_models.converting.token_table import BYTE, NORMAL, UNKNOWN, UNUSED, TokenTable
+from ggplug_models.converting.tokens.special import KEYS
+from ggplug_models.converting.tokens.token_table import BYTE, NORMAL, UNKNOWN, UNUSED, TokenTable
 from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import FORM, LETTERS, MERGES
 from ggplug_models.tokenizers.encoders import CONTROL

@@ -10,7 +10,7 @@ import numpy as np
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.tokenizer_json import normalizers
+from ggplug_models.converting.tokens.tokenizer_json import normalizers
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.vocabulary import AFTER, BEFORE, ENDING, MODEL, TOKENS
 

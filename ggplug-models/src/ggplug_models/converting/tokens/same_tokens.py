@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Whole
 
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.special import content
+from ggplug_models.converting.tokens.special import content
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers import load_tokenizer
 from ggplug_models.tokenizers.library import library

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from ggplug_models.converting.tokenizer_json import pre_tokenizers
+from ggplug_models.converting.tokens.tokenizer_json import pre_tokenizers
 from ggplug_models.metadata.values import Values
 
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ModelError
-from ggplug_models.converting import same_tokens
 from ggplug_models.converting.family import Family, first_integer
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.sentencepiece import (
+from ggplug_models.converting.tokens import same_tokens
+from ggplug_models.converting.tokens.sentencepiece import (
     BPE,
     CHARACTERS,
     MODEL_TYPE,
@@ -26,11 +26,19 @@ from ggplug_models.converting.sentencepiece import (
     pieces,
     rules,
 )
-from ggplug_models.converting.special import KEYS, around, bare, chat_template, further_ends, refused_model, special
-from ggplug_models.converting.splitting import pre_tokenizer
-from ggplug_models.converting.token_files import LINES, RANKS, WORLD, lines, ranked, world
-from ggplug_models.converting.token_table import BYTE, NORMAL, UNKNOWN, USER_DEFINED, TokenTable
-from ggplug_models.converting.tokenizer_json import (
+from ggplug_models.converting.tokens.special import (
+    KEYS,
+    around,
+    bare,
+    chat_template,
+    further_ends,
+    refused_model,
+    special,
+)
+from ggplug_models.converting.tokens.splitting import pre_tokenizer
+from ggplug_models.converting.tokens.token_files import LINES, RANKS, WORLD, lines, ranked, world
+from ggplug_models.converting.tokens.token_table import BYTE, NORMAL, UNKNOWN, USER_DEFINED, TokenTable
+from ggplug_models.converting.tokens.tokenizer_json import (
     added_tokens,
     normalizers,
     of_bytes,
