@@ -61,6 +61,16 @@ def test_devices_are_listed_with_what_they_are(device: OpenCLDevice) -> None:
     assert props.capabilities.events
 
 
+def test_the_gradient_of_a_window_over_all_takes_as_many_steps_as_elements(device: OpenCLDevice) -> None:
+    """As many for each element would take days."""
+    x = np.zeros((1, 1, 2048, 2048), np.float32)
+    x[..., -1, -2] = 1
+    node = gg.pool_2d_back(gg.tensor(np.full((1, 1, 1, 1), 6, np.float32)), gg.tensor(x), gg.PoolKind.MAX, *4 * (2048,))
+    found = gg.compute(node, backends=[device]).numpy()
+    assert found[..., -1, -2] == 6
+    assert np.count_nonzero(found) == 1
+
+
 def test_listing_devices_opens_no_driver() -> None:
     made = OpenCLRegistration().devices()
     assert made

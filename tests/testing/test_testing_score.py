@@ -245,6 +245,10 @@ def test_the_suite_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     clause = ["--clause", "bytes come back as they were stored", "--op", "add"]
     assert conformance.main(["fake-late", *clause, "--repeat", "2"]) == 0
     assert "0 cases came out differently in 2 runs" in capsys.readouterr().out
+    for wrong in ("0", "-3", "x"):
+        with pytest.raises(SystemExit):
+            conformance.main(["fake-late", *clause, f"--repeat={wrong}"])
+        assert f"{wrong} is no whole number above 0" in capsys.readouterr().err
 
 
 def test_the_list_has_part_and_name_of_every_fault(capsys: pytest.CaptureFixture[str]) -> None:

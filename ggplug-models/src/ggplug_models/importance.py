@@ -45,7 +45,11 @@ class InputSums(GraphChange):
 
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         weight, x = (base.src[0], base.src[1]) if isinstance(base.op, (ops.MulMat, ops.MulMatId)) else (None, None)
-        if weight is None or x is None or weight.op is not None or not weight.name.startswith("blk."):
+        if isinstance(base.op, ops.MulMat) and weight is not None and isinstance(weight.op, ops.Reshape):
+            (weight,) = weight.src  # groups of its rows, which are one matrix in the file
+        if weight is None or x is None or weight.op is not None:
+            return None
+        if weight.ne[0] != x.ne[0] or not weight.name.startswith("blk."):
             return None
         of = weight.name
         shape = (weight.ne[2] * weight.ne[3], weight.ne[0])

@@ -166,6 +166,13 @@ def _seconds(text: str) -> float:
     return found
 
 
+def _times(text: str) -> int:
+    """A number of runs as an argument of a command.  Raises ArgumentTypeError."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
+    return int(text)
+
+
 def main(arguments: list[str] | None = None, program: str = "python -m ggplug_testing.conformance") -> int:
     """The command line, which help and errors call ``program``.
 
@@ -195,7 +202,11 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
         help="with --isolate: a case that takes longer counts as hung (default: %(default)g)",
     )
     parser.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="run it N times, and report the cases whose results differ"
+        "--repeat",
+        type=_times,
+        default=1,
+        metavar="N",
+        help="run it N times, and report the cases whose results differ",
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show all ops and clauses, passed ones too, and every reason"
@@ -255,12 +266,12 @@ def _computed(device: Device, options: argparse.Namespace, chosen: Sequence[Unit
     """A report for each run, and 128 and a signal's number, if one has stopped the last run; else 0."""
     reports: list[Report] = []
     try:
-        with stoppable(), bar(len(chosen) * max(1, options.repeat)) as progress, ExitStack() as ending:
+        with stoppable(), bar(len(chosen) * options.repeat) as progress, ExitStack() as ending:
             ending.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(10_000)  # cases leave little garbage, and each collection searches all that is kept
             watch = Following(_chosen(options.case), progress.at)
             name, run = _runner(device, options, watch, ending)
-            for _ in range(max(1, options.repeat)):
+            for _ in range(options.repeat):
                 reports.append(Report(name))
                 _fill(reports[-1], chosen, run, watch, progress.done)
     except KeyboardInterrupt as stop:

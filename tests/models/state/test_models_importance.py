@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
-from oracles.packed import ORACLES
+from oracles.packed import ORACLES, model_file
 from paths import DATA
 
 import ggplug_models
@@ -73,6 +73,25 @@ def test_each_expert_counts_the_tokens_that_it_computes() -> None:
     assert len(up) == len(down) == experts
     # Each token's input is read by as many experts, so the sums of all are those of the router's input, so often.
     np.testing.assert_allclose(up.sum(axis=0), used * found.sums["blk.0.ffn_gate_inp.weight"][0], rtol=1e-5)
+
+
+def test_groups_of_rows_of_a_matrix_count_together() -> None:
+    """DeepSeek 4 multiplies each group of heads with rows of its own of one matrix."""
+    name = "blk.1.attn_output_a.weight"
+    with ggplug_models.load(model_file("deepseek4"), ["CPU"]) as model:
+        assert isinstance(model, Decoder)
+        found, _ = measure(model, TOKENS, N_CTX, chunks=1)
+        (product,) = (
+            node
+            for node in model.sample().nodes
+            if node.src[0] is not None and node.src[0].root.name == name and isinstance(node.op, ops.MulMat)
+        )
+        assert product.src[1] is not None
+        values = model.run(chunks(model)[0], [product.src[1].name])[product.src[1].name].astype(np.float64)
+    groups = values.shape[1]
+    assert groups > 1
+    np.testing.assert_allclose(found.sums[name], [np.square(values).sum(axis=(0, 1))], rtol=2e-3)
+    assert found.counts[name].tolist() == [groups * N_CTX]
 
 
 def test_measuring_changes_no_value_and_ends() -> None:

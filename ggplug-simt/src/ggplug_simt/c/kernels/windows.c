@@ -14,28 +14,49 @@
 #define LOWEST (-3.402823466e38f)
 
 #ifdef WINDOWS
-/* Reductions of windows of planes: RULE 0 sum, 1 weighted sum, 2 mean of what is inside, 3 largest number.  tap0 and tap1:
-   offsets in bytes between consecutive taps, in addition to their positions. */
+/* Reductions of windows of planes: RULE 0 sum, 1 weighted sum, 2 mean of what is inside, 4 largest number, 5 the number of the tap
+   with it (int), 3 sum of the elements for which this number, in chosen, is that of the tap.  tap0 and tap1: offsets in bytes between
+   consecutive taps, in addition to their positions.  BACK: a gradient; of each step0 or step1 taps an element has one at most. */
+#ifdef BACK
+#define FIRST(position, step, far, last) \
+    ((position) % (step) + ((position) > (last) ? ((position) - (last)) / (far) * (step) : 0))
+#define STEP(step) (step)
+#define PAST(position) ((position) < 0)
+#else
+#define FIRST(position, step, far, last) 0
+#define STEP(step) 1
+#define PAST(position) 0
+#endif
+
 KERNEL void windows(PARAMETERS)
 {
     UNIT_OF(dst);
     float results[VEC];
+    const int y = i1 * args.stride1 - args.padding1;
+    const int ky0 = FIRST(y, args.step1, -args.dilation1 * args.step1, (args.height - 1) * args.quotient1);
     for (int j = 0; j < VEC; j++) {
-        float sum = RULE == 3 ? LOWEST : 0.0f;
-        int count = 0;
-        for (int ky = 0; i0 + j < args.dst.ne[0] && ky < args.taps1; ky++) {
-            const int py = i1 * args.stride1 - args.padding1 + ky * args.dilation1;
+        float sum = RULE >= 4 ? LOWEST : 0.0f;
+        int count = 0, place = -1;
+        const int x = (i0 + j) * args.stride0 - args.padding0;
+        const int kx0 = FIRST(x, args.step0, -args.dilation0 * args.step0, (args.width - 1) * args.quotient0);
+        for (int ky = ky0; i0 + j < args.dst.ne[0] && ky < args.taps1; ky += STEP(args.step1)) {
+            const int py = y + ky * args.dilation1;
+            if (PAST(py)) break;
             if (!INSIDE(py, args.quotient1, args.height)) continue;
             GLOBAL const char *row = ROW(x, ELEMENT(py, args.quotient1), i2, i3) + (int64_t)ky * args.tap1;
-            for (int kx = 0; kx < args.taps0; kx++) {
-                const int px = (i0 + j) * args.stride0 - args.padding0 + kx * args.dilation0;
+            for (int kx = kx0; kx < args.taps0; kx += STEP(args.step0)) {
+                const int px = x + kx * args.dilation0;
+                if (PAST(px)) break;
                 if (!INSIDE(px, args.quotient0, args.width)) continue;
                 const float v = LOAD(TX)(row + (int64_t)kx * args.tap0, args.x.nb[0], ELEMENT(px, args.quotient0));
                 count++;
-#if RULE == 3
-                if (v > sum) sum = v;
+#if RULE >= 4
+                if (v > sum) { sum = v; place = ky * args.taps0 + kx; }
 #elif RULE == 1
                 sum = FMA(v, LOAD(TW)(ROW(weights, ky, i2, i3), args.weights.nb[0], kx), sum);
+#elif RULE == 3
+                GLOBAL const int *places = (GLOBAL const int *)ROW(chosen, ELEMENT(py, args.quotient1), i2, i3);
+                if (places[ELEMENT(px, args.quotient0)] == ky * args.taps0 + kx) sum += v;
 #else
                 sum += v;
 #endif
@@ -45,44 +66,15 @@ KERNEL void windows(PARAMETERS)
         sum /= args.divisor;
 #elif RULE == 2
         sum = count > 0 ? sum / (float)count : 0.0f;
+#elif RULE == 5
+        if (i0 + j < args.dst.ne[0]) ((GLOBAL int *)ROW(dst, i1, i2, i3))[i0 + j] = place;
 #endif
         results[j] = sum;
     }
+#if RULE != 5
     const vec v = VEC_GET(results);
     STORE(TD)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, args.dst.ne[0], &v);
-}
 #endif
-
-#ifdef GRADIENT_OF_LARGEST
-/* dst[i0, i1] = the sum of grad of the windows of x whose first largest element is this one */
-KERNEL void gradient_of_largest(PARAMETERS)
-{
-    UNIT_OF(dst);
-    float results[VEC];
-    for (int j = 0; j < VEC; j++) {
-        float sum = 0.0f;
-        for (int ky = 0; i0 + j < args.dst.ne[0] && ky < args.taps1; ky++) {
-            const int py = i1 + args.padding1 - ky;
-            if (py < 0 || py % args.stride1 != 0 || py / args.stride1 >= args.grad.ne[1]) continue;
-            for (int kx = 0; kx < args.taps0; kx++) {
-                const int px = i0 + j + args.padding0 - kx;
-                if (px < 0 || px % args.stride0 != 0 || px / args.stride0 >= args.grad.ne[0]) continue;
-                float largest = LOWEST;
-                int place = -1;
-                for (int t = 0; t < args.taps0 * args.taps1; t++) {
-                    const int y = i1 - ky + t / args.taps0, x = i0 + j - kx + t % args.taps0;
-                    if (y < 0 || x < 0 || y >= args.x.ne[1] || x >= args.x.ne[0]) continue;
-                    const float v = LOAD(TX)(ROW(x, y, i2, i3), args.x.nb[0], x);
-                    if (v > largest) { largest = v; place = t; }
-                }
-                if (place == ky * args.taps0 + kx)
-                    sum += LOAD(f32)(ROW(grad, py / args.stride1, i2, i3), args.grad.nb[0], px / args.stride0);
-            }
-        }
-        results[j] = sum;
-    }
-    const vec v = VEC_GET(results);
-    STORE(f32)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, args.dst.ne[0], &v);
 }
 #endif
 

@@ -8,15 +8,15 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.ops import PoolKind
 from ggplug.ops.sliding import Axis
-from ggplug.tensor import Tensor
-from ggplug.types import F32
+from ggplug.tensor import Tensor, contiguous_strides
+from ggplug.types import F32, I32
 from ggplug_simt.c.kernels.accepted import FLOATS, refuse
 from ggplug_simt.c.launch import launch, launches_of, units
 from ggplug_simt.c.profile import Profile
-from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument
+from ggplug_simt.library import DST, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
 
 _ONE = Axis(1)
-_RULES = {"sum": 0, "weighted": 1, "mean": 2, "largest": 3}
+_RULES = {"sum": 0, "weighted": 1, "mean": 2, "chosen": 3, "largest": 4, "place": 5}
 
 
 def pool_1d(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -59,12 +59,13 @@ def pool_2d_back(profile: Profile, node: Tensor) -> Launches | Decline:
     if op.kind == PoolKind.AVG:
         made = _windows(profile, node, grad, "sum", axes, grad.ne[:2], back=True, divisor=op.k0 * op.k1)
         return launches_of(made)
-    sizes = {f"{name}{i}": getattr(a, field) for i, a in enumerate(axes) for name, field in _SIZES.items()}
-    tensors = {"dst": argument(DST, node), "grad": argument(0, grad), "x": argument(1, x)}
-    return launches_of(_launch(profile, "gradient_of_largest", tensors, {"TX": x.type.name}, sizes))
-
-
-_SIZES = {"taps": "taps", "stride": "stride", "padding": "padding"}
+    chosen = argument_of(SCRATCH, I32, grad.ne, contiguous_strides(I32, grad.ne))
+    written = chosen._replace(written=True)
+    return launches_of(
+        _windows(profile, node, x, "place", axes, x.ne[:2], position=1, dst=written),
+        _windows(profile, node, grad, "chosen", axes, grad.ne[:2], back=True, chosen=chosen),
+        scratch=chosen.span,
+    )
 
 
 def conv_2d_dw(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -148,22 +149,28 @@ def _windows(
     dst: TensorArgument | None = None,
     place: TensorArgument | None = None,
     weights: tuple[TensorArgument, Tensor] | None = None,
+    chosen: TensorArgument | None = None,
     moved: tuple[int, int] = (0, 0),
     divisor: float = 1,
 ) -> Launch | Decline:
     """Gathers windows of planes of ``extents`` elements; ``back``: x has windows, and each element gathers those it
-    is in.
+    is in.  ``chosen``: of each window of x, the number of the tap of the element that gathers it.
     """
     tensors = {"dst": dst or argument(DST, node), "x": place or argument(position, x)}
     defines: dict[str, object] = {"RULE": _RULES[rule], "TX": x.type.name, "TD": node.type.name}
     if weights is not None:
         tensors["weights"] = weights[0]
         defines["TW"] = weights[1].type.name
-    if back and any(axis.stride > 1 for axis in axes):
-        defines["STRETCHED"] = 1
+    if chosen is not None:
+        tensors["chosen"] = chosen
+    if back:
+        defines["BACK"] = 1
+        if any(axis.stride > 1 for axis in axes):
+            defines["STRETCHED"] = 1
     sizes: dict[str, float | int] = {"width": extents[0], "height": extents[1], "divisor": float(divisor)}
     for i, axis in enumerate(axes):
-        sizes |= _axis(axis, i, back) | {f"tap{i}": moved[i]}
+        step = axis.stride if back and axis.dilation == 1 else 1
+        sizes |= _axis(axis, i, back) | {f"step{i}": step, f"tap{i}": moved[i]}
     return _launch(profile, "windows", tensors, defines, sizes)
 
 
