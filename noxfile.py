@@ -137,7 +137,8 @@ def oldest(session: nox.Session) -> None:
     """The tests with the oldest libraries that the distributions accept.  Arguments go to pytest."""
     constraints = Path(session.create_tmp()) / "oldest.txt"
     constraints.write_text("\n".join(oldest_versions()), "utf-8")
-    install(session, *TEST_NEEDS, "-c", str(constraints), model=True)
+    needs = (need for need in TEST_NEEDS if need not in NVRTC)  # CuPy needs a newer NumPy
+    install(session, *needs, "-c", str(constraints), model=True)
     run_pytest(session)
 
 

@@ -611,9 +611,13 @@ def read(path: Path) -> dict[str, Any]:
         return dict(reader.metadata)
 
 
+@pytest.mark.parametrize("escaped", [True, False])
 @pytest.mark.parametrize(("patterns", "name"), SPLITTING.items(), ids=SPLITTING.values())
-def test_ways_of_splitting_are_known_by_their_patterns(patterns: tuple[str, ...], name: str, tmp_path: Path) -> None:
+def test_ways_of_splitting_are_known_by_their_patterns(
+    patterns: tuple[str, ...], name: str, escaped: bool, tmp_path: Path
+) -> None:
     folder = made("llama3", tmp_path)
+    patterns = tuple(each if escaped else each.replace(r"\r", "\r").replace(r"\n", "\n") for each in patterns)
     steps: list[Any] = [
         {"type": "Digits", "individual_digits": True}
         if each == "each digit"

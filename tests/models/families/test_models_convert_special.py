@@ -272,7 +272,7 @@ def test_merged_pieces_have_spaces_where_the_tokenizer_puts_them(
         (
             "model",
             {"type": "BPE", "byte_fallback": True, "vocab": {"a": 0}, "merges": []},
-            "model: byte_fallback must be",
+            "model: vocab must be one with a token for each byte, of which <0x",
         ),
         ("normalizer", {"type": "NFKC"}, "normalizer: type must be one of Prepend, Replace, got 'NFKC'"),
         ("normalizer", sequence("normalizers", PREPEND, LEGACY), "normalizer must be one that puts one space before"),
@@ -282,6 +282,17 @@ def test_merged_pieces_of_texts_that_a_file_cannot_say_are_refused(
     place: str, value: Any, named: str, tmp_path: Path
 ) -> None:
     check_refused(made("xverse", tmp_path), [place], value, named)
+
+
+def test_a_byte_that_is_a_token_itself_needs_no_other(tmp_path: Path) -> None:
+    """As the tab in Gemma 1 and 2."""
+    folder = made("xverse", tmp_path)
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text("utf-8").replace('"<0x09>"', '"\\t"'), "utf-8")
+    theirs = tokenizer_says(folder, lambda content: None)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in ("a\tb", "\t", " \t the"):
+        assert ours.encode(text, add_special=False) == theirs.encode(text, add_special_tokens=False).ids
 
 
 def test_gemma_4_has_no_key_for_a_space_before_texts(tmp_path: Path) -> None:

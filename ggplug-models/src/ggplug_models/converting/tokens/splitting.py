@@ -76,7 +76,8 @@ def _patterns(step: Values) -> Iterator[str]:
         # What a pattern does not match is a piece too; patterns that match everything may say the same as "Removed".
         inverted = step.boolean("invert", False)
         step.text("behavior", "Isolated", one_of=("Removed", "Isolated") if inverted else ("Isolated",))
-        yield step.inner("pattern").text("Regex")
+        # Some files have the line ends of a pattern as they are, others escaped.
+        yield step.inner("pattern").text("Regex").replace("\r", r"\r").replace("\n", r"\n")
     elif kind == "Digits":
         yield DIGITS if step.boolean("individual_digits", False) else kind
     elif kind == "ByteLevel":

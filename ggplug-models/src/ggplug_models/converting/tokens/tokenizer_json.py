@@ -64,8 +64,10 @@ def of_merges(description: Values, n_vocab: int, made: Iterable[str]) -> dict[st
     if model.boolean("ignore_merges", False):
         raise model.refused("ignore_merges", "false: GGUF files whose tokens are text have no key for it")
     words = model.inner("vocab").values
-    if any(f"<0x{byte:02X}>" not in words for byte in range(256) if byte not in _NEVER_IN_UTF_8):
-        raise model.refused("byte_fallback", "true with a token for each byte, from <0x00> to <0xF4>")
+    bytes = (byte for byte in range(256) if byte not in _NEVER_IN_UTF_8 and not (byte < 0x80 and chr(byte) in words))
+    missing = next((byte for byte in bytes if f"<0x{byte:02X}>" not in words), None)
+    if missing is not None:
+        raise model.refused("vocab", f"one with a token for each byte, of which <0x{missing:02X}> is missing")
     return of_text(description, n_vocab, made)
 
 
