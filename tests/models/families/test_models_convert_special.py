@@ -14,7 +14,7 @@ from test_models_convert_families import SPACES, changed, check_refused, made, r
 import ggplug_models
 from ggplug.errors import ModelError
 from ggplug_models import load_tokenizer
-from ggplug_models.converting import vocabulary
+from ggplug_models.converting.tokens import vocabulary
 from ggplug_models.tokenizers.vocabulary import AFTER, BEFORE, ENDING
 
 # -- tokens that end texts -------------------------------------------------------------------------
