@@ -389,3 +389,11 @@ def test_tokens_that_only_the_settings_name_are_refused(key: str, tmp_path: Path
     changed(folder, "tokenizer_config.json", **{key: "<new>" if key == "eos_token" else ["<new>"]})
     with pytest.raises(ModelError, match=rf"{key} must be made of tokens of tokenizer\.json, which has no '<new>'"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("key", ["split_special_tokens", "add_prefix_space"])
+def test_settings_that_change_the_tokens_of_byte_pairs_are_refused(key: str, tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    changed(folder, "tokenizer_config.json", **{key: True})
+    with pytest.raises(ModelError, match=rf"tokenizer_config\.json: {key} must be false: .*, got True"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")

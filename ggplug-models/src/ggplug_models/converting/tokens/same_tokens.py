@@ -15,7 +15,7 @@ from ggplug_models.converting.tokens.special import content
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers import load_tokenizer
 from ggplug_models.tokenizers.library import library
-from ggplug_models.tokenizers.vocabulary import TOKENS
+from ggplug_models.tokenizers.vocabulary import MODEL, TOKENS
 
 NAME = "tokenizer.json"
 
@@ -26,6 +26,9 @@ _TEXTS = (
     "naïve Straße 日本語 🙂",
 )
 """Texts with what tokenizers differ in: spaces, numbers, marks, lines, capitals, other alphabets."""
+
+_SPACED = ("GPT2Tokenizer", "Qwen2Tokenizer")
+"""The classes of byte pairs whose settings put a space before texts, whatever ``tokenizer.json`` says."""
 
 _MOST = 4
 """How many added tokens of each kind stand in texts: vocabularies may have thousands that are alike."""
@@ -41,6 +44,11 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
     added = [{**each.values, **decoder.values.get(f"{each.values['id']}", {})} for each in _added(description)]
     with library(NAME):
         theirs = Whole.from_str(json.dumps({**description.values, "added_tokens": added}))
+    if settings.boolean("split_special_tokens", False):
+        raise settings.refused("split_special_tokens", "false: with GGUF files special tokens of a prompt are tokens")
+    spaced = settings.text("tokenizer_class", "").removesuffix("Fast") in _SPACED
+    if spaced and metadata[MODEL] == "gpt2" and settings.boolean("add_prefix_space", False):
+        raise settings.refused("add_prefix_space", "false: GGUF files of byte pairs have no key for it")
     if theirs.get_vocab_size() < len(metadata[TOKENS]):
         _check_named(settings, theirs)
     ours = load_tokenizer(metadata)
