@@ -394,6 +394,18 @@ def test_tokens_that_only_the_settings_name_are_refused(key: str, tmp_path: Path
 @pytest.mark.parametrize("key", ["split_special_tokens", "add_prefix_space"])
 def test_settings_that_change_the_tokens_of_byte_pairs_are_refused(key: str, tmp_path: Path) -> None:
     folder = made("qwen2", tmp_path)
-    changed(folder, "tokenizer_config.json", **{key: True})
+    changed(folder, "tokenizer_config.json", tokenizer_class="Qwen2Tokenizer", **{key: True})
     with pytest.raises(ModelError, match=rf"tokenizer_config\.json: {key} must be false: .*, got True"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_tokens_without_an_embedding_are_left_out(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+
+    def says(content: Any) -> None:
+        content["added_tokens"].append({"id": 4000, "content": "<pad>", "special": True, **flags})
+
+    tokenizer_says(folder, says)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert len(ours.encode("<pad>", parse_special=True)) > 1

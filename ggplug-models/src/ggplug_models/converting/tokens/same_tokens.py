@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer as Whole
@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Whole
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.tokens.special import content
+from ggplug_models.converting.tokens.tokenizer_json import added_tokens
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers import load_tokenizer
 from ggplug_models.tokenizers.library import library
@@ -41,7 +42,8 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
     """
     settings = folder.optional_json("tokenizer_config.json") or Values({})
     decoder = settings.inner("added_tokens_decoder", Values({}))
-    added = [{**each.values, **decoder.values.get(f"{each.values['id']}", {})} for each in _added(description)]
+    listed = added_tokens(description, len(metadata[TOKENS]))  # the others are in neither
+    added = [{**each.values, **decoder.inner(f"{token}", Values({})).values} for token, each in listed]
     with library(NAME):
         theirs = Whole.from_str(json.dumps({**description.values, "added_tokens": added}))
     if settings.boolean("split_special_tokens", False):
@@ -52,7 +54,7 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
     if theirs.get_vocab_size() < len(metadata[TOKENS]):
         _check_named(settings, theirs)
     ours = load_tokenizer(metadata)
-    for text in _texts(description):
+    for text in (*_TEXTS, *_with_tokens(added)):
         wanted = theirs.encode(text, add_special_tokens=False).ids
         found = [*ours.encode(text, parse_special=True)]
         if found != wanted:
@@ -62,10 +64,6 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
                 got=found,
                 wanted=wanted,
             )
-
-
-def _added(description: Values) -> Sequence[Values]:
-    return description.objects("added_tokens", [])
 
 
 def _check_named(settings: Values, theirs: Whole) -> None:
@@ -81,12 +79,12 @@ def _check_named(settings: Values, theirs: Whole) -> None:
             raise settings.refused(key, f"made of tokens of {NAME}, which has no {missing!r}")
 
 
-def _texts(description: Values) -> Iterator[str]:
-    yield from _TEXTS
+def _with_tokens(added: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Texts with added tokens in them."""
     kinds = Counter[tuple[Any, ...]]()
-    for token in _added(description):
-        kind = tuple(value for key, value in token.values.items() if key not in ("id", "content"))
+    for token in added:
+        kind = tuple(value for key, value in token.items() if key not in ("id", "content"))
         kinds[kind] += 1
         if kinds[kind] <= _MOST:
-            name = token.text("content")
+            name = token["content"]
             yield f"{name}the end {name} of it {name}\n{name}"
