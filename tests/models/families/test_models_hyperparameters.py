@@ -198,3 +198,25 @@ def test_the_error_of_a_file_names_the_key(tmp_path: Path, key: str, value: Any)
 def test_what_is_no_truth_value_of_a_block_is_refused(value: Any) -> None:
     with pytest.raises(ModelError, match=r"llama\.attention\.sliding_window_pattern must be an array of 3 booleans"):
         hyperparameters(**{"attention.sliding_window_pattern": value}).flags("attention.sliding_window_pattern", 3)
+
+
+def test_glm4_files_with_sections_of_positions_have_the_rows_of_queries_in_halves(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes GLM 4.1V: pairs that were adjacent are halves apart."""
+    source, out = model_file("glm4"), tmp_path / "sections.gguf"
+    with GGUFReader(source) as reader, GGUFWriter(out) as writer:
+        writer.add_metadata_of(reader)
+        writer.add("glm4.rope.dimension_sections", np.array([2, 1, 1, 0], np.int32))
+        width, rotated = (reader.metadata[f"glm4.{key}"] for key in ("attention.key_length", "rope.dimension_count"))
+        for name, info in reader.tensors.items():
+            rows = np.asarray(reader.data(info))
+            if re.search(r"attn_[qk]\.(weight|bias)", name):
+                heads = rows.reshape(-1, width, rows.size // info.ne[max(0, len(info.ne) - 1)])
+                first = heads[:, :rotated]
+                rows = np.concatenate([first[:, ::2], first[:, 1::2], heads[:, rotated:]], axis=1).reshape(rows.shape)
+            writer.add_tensor(name, rows, info.type, info.ne)
+        writer.write()
+    logits = []
+    for path in (source, out):
+        with ggplug_models.load(path, ["CPU"], pack=False) as model:
+            logits.append(model.session().decode({0: list(range(5, 30))}, ggplug_models.Outputs.ALL)[0])
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-3, atol=1e-4)

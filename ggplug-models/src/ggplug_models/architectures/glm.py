@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.layers.experts import Experts, Gating
@@ -26,7 +28,17 @@ class ChatGlm(Transformer, Decoder):
 
 @architecture("glm4")
 class Glm4(ChatGlm):
-    """GLM 4 of 2025: norms before and after attention and the feed-forward network."""
+    """GLM 4 of 2025: norms before and after attention and the feed-forward network.
+
+    Files of models that also see (GLM 4.1V, 4.6V Flash, GLM-OCR) say which pairs belong to which part of a position;
+    their rows are in the order of pairs that are halves apart.
+    """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        sections = hp.integers("rope.dimension_sections", None, length=4)
+        if self.rope is not None and sections is not None and min(sections[:2]) > 0:
+            self.rope = replace(self.rope, mode=RopeMode.NEOX)
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         return self.sandwich(x, block)
