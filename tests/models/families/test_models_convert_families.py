@@ -57,9 +57,12 @@ for mixtures whether expert weights are normalised, where that is not what llama
 tokens and llama.cpp has no keys for; the tokens that end texts, and those before texts, where they are more than
 llama.cpp has keys for; which texts a space is put before, by Metaspace; the user-defined pieces of SentencePiece."""
 
-OURS_OF = {"xverse": {f"tokenizer.ggml.{name}" for name in ("scores", "add_space_prefix", "add_bos_token")}}
+OURS_OF = {
+    "xverse": {f"tokenizer.ggml.{name}" for name in ("scores", "add_space_prefix", "add_bos_token")},
+    **dict.fromkeys(("jina-bert-v3", "modern-bert", "nomic-bert-moe"), {"tokenizer.ggml.token_strips"}),
+}
 """Keys that ggplug adds for one folder: the order of XVERSE's merges, without which words have other tokens, and that
-no tokens are around texts."""
+no tokens are around texts; that no token removes white space, although the model's name says so."""
 
 
 def expected(name: str) -> dict[str, Any]:

@@ -409,3 +409,16 @@ def test_tokens_without_an_embedding_are_left_out(tmp_path: Path) -> None:
     tokenizer_says(folder, says)
     ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     assert len(ours.encode("<pad>", parse_special=True)) > 1
+
+
+@pytest.mark.parametrize("name", ["phi-3-mini", "modern-bert-base", "other"])
+def test_the_name_of_a_model_decides_about_no_white_space_where_the_tokenizer_does(name: str, tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path).rename(tmp_path / name)
+
+    def says(content: Any) -> None:
+        content["added_tokens"][0]["content"] = "[MASK]"
+
+    theirs = tokenizer_says(folder, says)
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    for text in ("the [MASK] dog", "the <|im_end|> dog"):
+        assert ours.encode(text, parse_special=True) == theirs.encode(text).ids

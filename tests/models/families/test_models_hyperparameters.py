@@ -15,6 +15,7 @@ import ggplug_models
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.types import RopeMode
+from ggplug_models.architectures.deepseek import DeepSeek2
 from ggplug_models.layers.attention import Heads
 from ggplug_models.layers.experts import Experts
 from ggplug_models.layers.rope import Rope
@@ -220,3 +221,20 @@ def test_glm4_files_with_sections_of_positions_have_the_rows_of_queries_in_halve
         with ggplug_models.load(path, ["CPU"], pack=False) as model:
             logits.append(model.session().decode({0: list(range(5, 30))}, ggplug_models.Outputs.ALL)[0])
     np.testing.assert_allclose(logits[1], logits[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n_layer", "n_vocab", "said", "gating"),
+    [(47, 154880, None, 2), (48, 154880, 0, 2), (47, 154880, 1, 1), (47, 129280, None, 1), (61, 154880, None, 1)],
+)
+def test_the_first_files_of_glm_4_7_flash_have_sigmoid_scores(
+    n_layer: int, n_vocab: int, said: int | None, gating: int, tmp_path: Path
+) -> None:
+    with GGUFReader(model_file("deepseek3")) as reader:
+        found = {**reader.metadata, "deepseek2.block_count": n_layer, "deepseek2.vocab_size": n_vocab}
+    del found["deepseek2.expert_gating_func"]
+    found |= {} if said is None else {"deepseek2.expert_gating_func": said}
+    model = DeepSeek2.__new__(DeepSeek2)
+    model.read(Hyperparameters(found))
+    assert model.experts is not None
+    assert model.experts.gating == gating

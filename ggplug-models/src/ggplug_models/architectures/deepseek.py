@@ -13,7 +13,7 @@ from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.architectures.llama import GrowingQueries
 from ggplug_models.layers.attention import of_heads, part, split
-from ggplug_models.layers.experts import Experts, Gating
+from ggplug_models.layers.experts import Experts, Gating, gating_of
 from ggplug_models.layers.feed_forward import plain, relu_squared
 from ggplug_models.layers.indexer import of_best
 from ggplug_models.layers.linear import linear
@@ -25,6 +25,9 @@ from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.state.memory import KeysValues, Kind
+
+_SIGMOID_IF_UNSAID = ((47, 154880), (48, 154880))
+"""The numbers of blocks and tokens of GLM 4.7 Flash, whose first files do not say how scores are made."""
 
 
 @architecture("deepseek2")
@@ -51,6 +54,8 @@ class DeepSeek2(Transformer, Decoder):
                 "attention.temperature_scale",
                 "0; queries that grow with the position are not supported for this architecture",
             )
+        if self.experts is not None and (self.n_layer, hp.integer("vocab_size", 0, at_least=0)) in _SIGMOID_IF_UNSAID:
+            self.experts = replace(self.experts, gating=gating_of(hp, Gating.SIGMOID))
         self.n_head = self.heads[0].n_head
         self.latent = hp.integer("attention.kv_lora_rank")
         self.apart = "attention.key_length_mla" in hp

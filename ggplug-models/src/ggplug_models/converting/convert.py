@@ -210,7 +210,7 @@ class _Conversion:
             "general.name": name,
             **family.keys(config, source),
             **(family.of_weights(weights, config) if family.of_weights else {}),
-            **vocabulary(source, family, config, n_vocab),
+            **vocabulary(source, family, config, n_vocab, name),
         }
         check_blocks(names, self._metadata, family.architecture)
         multiplied = f"{family.architecture}.rope.scaling.yarn_log_multiplier" in self._metadata

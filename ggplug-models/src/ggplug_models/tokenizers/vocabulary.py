@@ -340,21 +340,15 @@ class Vocabulary:
                 for n in np.flatnonzero(strips & bit).tolist():
                     self.attributes[n] |= side
             return
-        pre = self.values.text("tokenizer.ggml.pre", None) or ""
-        architecture = self.values.text("general.architecture", None) or ""
-        name = (self.values.text("general.name", None) or "").lower()
-        if any(each in pre for each in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
-            each in architecture for each in ("nomic-bert-moe", "jina-bert-v3")
-        ):
-            self._strips("<mask>", Attribute.STRIPS_LEFT)
-        elif "phi-3" in name or "phi3" in name:
+        kind = stripping_kind(self.values)
+        if kind == "phi3":
             kept = {self.ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
             for n in self.having(FOUND_IN_TEXT):
                 if n not in kept:
                     self.attributes[n] |= Attribute.STRIPS_RIGHT
             self._strips("</s>", Attribute.STRIPS_RIGHT)
-        elif "modern-bert" in name:
-            self._strips("[MASK]", Attribute.STRIPS_LEFT)
+        elif kind is not None:
+            self._strips(kind, Attribute.STRIPS_LEFT)
 
     def _strips(self, text: str, side: Attribute) -> None:
         if text in self.ids:
@@ -370,3 +364,17 @@ class Vocabulary:
         raise ModelError(
             f"{TOKENS}[{n}] has the type byte, so it must be a byte such as '<0x0A>', got {text!r}", got=text
         )
+
+
+def stripping_kind(values: Values) -> str | None:
+    """Which tokens of a model remove white space, by its names: "phi3", or the one that removes it on its left."""
+    pre = values.text("tokenizer.ggml.pre", None) or ""
+    architecture = values.text("general.architecture", None) or ""
+    name = (values.text("general.name", None) or "").lower()
+    if any(each in pre for each in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
+        each in architecture for each in ("nomic-bert-moe", "jina-bert-v3")
+    ):
+        return "<mask>"
+    if "phi-3" in name or "phi3" in name:
+        return "phi3"
+    return "[MASK]" if "modern-bert" in name else None

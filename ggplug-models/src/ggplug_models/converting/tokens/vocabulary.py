@@ -52,14 +52,26 @@ from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
 from ggplug_models.tokenizers.unigram import BYTES
-from ggplug_models.tokenizers.vocabulary import EVERY, FIXED, PREPENDS, SCORES, SPACE_PREFIX, TOKENS
+from ggplug_models.tokenizers.vocabulary import (
+    EVERY,
+    FIXED,
+    PREPENDS,
+    SCORES,
+    SPACE_PREFIX,
+    STRIPS,
+    TOKENS,
+    stripping_kind,
+)
 
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
 
 
-def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
-    """The metadata of the vocabulary.  ``n_vocab``: number of token embeddings in the weights.  Raises ModelError."""
+def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int, name: str) -> dict[str, Any]:
+    """The metadata of the vocabulary.  ``n_vocab``: number of token embeddings in the weights.  ``name``: the model's.
+
+    Raises ModelError.
+    """
     found = _vocabulary(folder, family, config, n_vocab)
     if PRE in found:
         found[PRE] = family.splitting.get(found[PRE], found[PRE])
@@ -80,7 +92,10 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
         del found[WHOLE_WORDS]
     found = {key: value for key, value in found.items() if value is not None}
     if description.values and HF_JSON not in found:
-        same_tokens.check(folder, description, found)
+        whole = {**found, "general.name": name, "general.architecture": family.architecture}
+        if STRIPS not in found and stripping_kind(Values(whole)):
+            whole[STRIPS] = found[STRIPS] = np.zeros(n_vocab, np.uint8)
+        same_tokens.check(folder, description, whole)
     return found
 
 
