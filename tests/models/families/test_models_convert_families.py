@@ -59,7 +59,7 @@ llama.cpp has keys for; which texts a space is put before, by Metaspace; the use
 
 OURS_OF = {
     "xverse": {f"tokenizer.ggml.{name}" for name in ("scores", "add_space_prefix", "add_bos_token")},
-    **dict.fromkeys(("jina-bert-v3", "modern-bert", "nomic-bert-moe"), {"tokenizer.ggml.token_strips"}),
+    **{name: {"tokenizer.ggml.token_strips"} for name in ("jina-bert-v3", "modern-bert", "nomic-bert-moe")},
 }
 """Keys that ggplug adds for one folder: the order of XVERSE's merges, without which words have other tokens, and that
 no tokens are around texts; that no token removes white space, although the model's name says so."""
