@@ -55,6 +55,7 @@ def with_settings(name: str, tmp_path: Path, **settings: Any) -> Path:
         ("olmoe", "clip_qkv", 0.7),
         ("qwen2_vl", "use_sliding_window", True),
         ("smollm3", "use_sliding_window", True),
+        ("smollm3", "layer_types", ["sliding_attention"] * 4),
         ("t5", "dense_act_fn", "gelu"),
         ("t5", "is_gated_act", True),
         ("t5encoder", "relative_attention_max_distance", 64),
@@ -94,6 +95,7 @@ def test_a_setting_that_files_have_no_key_for_is_refused(name: str, setting: str
             4,
         ),
         ("minimax_m2", {"scoring_func": None}, "expert_gating_func", 2),
+        ("starcoder2", {"layer_norm_epsilon": 0.5, "norm_epsilon": 0.25}, "attention.layer_norm_epsilon", 0.25),
     ],
 )
 def test_a_setting_is_a_key_of_the_file(

@@ -201,7 +201,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
     "openelm": dict.fromkeys(("ffn_with_glu", "normalize_qk_projections"), (True,)),
     "qwen": {"rotary_pct": (1,), "scale_attn_weights": (True,)},
     "refact": {"multi_query": (True,)},
-    "smollm3": {**_NO_WINDOW, "no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
+    "smollm3": {**_NO_WINDOW, "layer_types": _everywhere, "no_rope_layers": _rotating, "no_rope_layer_interval": (4,)},
     "starcoder": {"scale_attn_weights": (True,)},
     **dict.fromkeys(("granitehybrid", "mamba2"), _UNLIMITED),
     **dict.fromkeys(("deepseek32", "glm-dsa"), _LATENT),

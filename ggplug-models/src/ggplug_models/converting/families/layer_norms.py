@@ -232,7 +232,7 @@ FAMILIES: dict[str, Family] = {
         "starcoder2",
         decoder(*ATTENTION, *NORMS, *layers({"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"})),
         INTEGERS,
-        _EPS,
+        {"norm_epsilon|layer_norm_epsilon": "attention.layer_norm_epsilon"},  # published folders have both
         lambda config, folder: positions(config, folder) | one_window(config),
     ),
     "nemotron": Family(
