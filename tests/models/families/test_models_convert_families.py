@@ -330,7 +330,6 @@ def check_refused(folder: Path, place: list[Any], value: Any, named: str) -> Non
         (["normalizer", "type"], "Lowercase", "normalizer: type must be one of Precompiled"),
         (["pre_tokenizer"], None, "pre_tokenizer must be Metaspace, or WhitespaceSplit and Metaspace"),
         (["pre_tokenizer", "pretokenizers", 1, "prepend_scheme"], "first", r".*\[1\]: prepend_scheme must be 'always'"),
-        (["model", "byte_fallback"], True, "model: byte_fallback must be false"),
         (
             ["model", "vocab", 5, 0],
             "the\u2581",

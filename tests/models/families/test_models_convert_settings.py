@@ -250,6 +250,16 @@ def test_deepseek_v2_judges_a_group_by_its_best_expert(tmp_path: Path) -> None:
         assert (model.experts.n_groups, model.experts.n_of_group) == (2, 1)
 
 
+def test_square_matrices_of_gpt_oss_have_inputs_as_rows() -> None:
+    """Published sizes: hidden_size and intermediate_size are 2880."""
+    content = {"model_type": "gpt_oss", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    family, config = family_of(Values(content, where="config.json"))
+    change = family.targets("model.layers.0.mlp.experts.down_proj", config)[0].change
+    assert change is not None
+    values = np.arange(4 * 32 * 32, dtype=np.float32).reshape(4, 32, 32)
+    np.testing.assert_array_equal(change.apply(values, config), values.swapaxes(-1, -2))
+
+
 def test_matrices_of_experts_whose_rows_may_be_either_are_refused(tmp_path: Path) -> None:
     content = json.loads((made("qwen3_vl_moe", tmp_path) / "config.json").read_text("utf-8"))
     family, config = family_of(Values(content, where="config.json"))

@@ -335,6 +335,7 @@ RUNS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
         ([{**RUNS, "content": " "}], sequence("pretokenizers", WORDS, metaspace("always", split=True))),
         ([STRIP, RUNS], metaspace("always", split=True)),
         ([STRIP, RUNS], metaspace("first", split=True)),
+        ([RUNS], metaspace("always", split=True)),
         ([], metaspace("always", split=True)),
         ([], metaspace("first", split=True)),
         ([], metaspace("never", split=True)),
@@ -353,6 +354,33 @@ def test_unigrams_have_spaces_where_the_tokenizer_puts_them(steps: Any, splits: 
     ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     for text in texts(["the", " ", "fox", "\n", "<new>", "<s>", "▁"]):
         assert ours.encode(text, add_special=True, parse_special=True) == theirs.encode(text).ids
+
+
+def test_unigrams_with_tokens_of_some_bytes_are_refused(tmp_path: Path) -> None:
+    folder = made("nomic-bert-moe", tmp_path)
+
+    def says(content: Any) -> None:
+        content["model"]["byte_fallback"] = True
+        content["model"]["vocab"][-2] = ["<0x00>", -20.0]
+
+    tokenizer_says(folder, says)
+    with pytest.raises(ModelError, match="vocab must be one with a token for each byte, of which <0x01> is missing"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("settings", [{"tokenizer_class": "T5Tokenizer"}, {"extra_ids": 3}])
+def test_t5_has_its_sentinels_behind_its_pieces(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = made("t5", tmp_path)
+    for name in ("tokenizer.json", "added_tokens.json"):
+        (folder / name).unlink()
+    changed(folder, "tokenizer_config.json", **{"tokenizer_class": None, **settings})
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    count = settings.get("extra_ids", 100)
+    last = 60 + count - 1
+    if count == 3:
+        assert ours.encode("<extra_id_0> <extra_id_2>", parse_special=True) == [last, last - 2]
+    else:
+        assert "<extra_id_99>" in ours.vocabulary.ids
 
 
 # -- the same tokens -------------------------------------------------------------------------------

@@ -71,6 +71,15 @@ def test_the_reasoning_is_learned_under_the_key_that_the_template_reads(model: D
     assert of_key == learned_chat(ChatTemplate(LAST_REASONING, model.tokenizer), CHAT)
 
 
+@pytest.mark.parametrize("content", ["0 be kind", "1", "be kind"])
+def test_of_a_chat_that_begins_with_an_answer_only_the_answer_is_learned(content: str, model: Decoder) -> None:
+    tokenizer = model.tokenizer
+    end = tokenizer.vocabulary.texts[tokenizer.eos or 0]
+    template = ChatTemplate("[system]be kind 0 1\n" + PLAIN, tokenizer)
+    (found,) = learned_chat(template, [{"role": "assistant", "content": content}, *CHAT[1:3]])
+    assert texts(tokenizer, found, learned=True) == [f"{content}{end}", f"yes{end}"]
+
+
 def test_texts_end_with_the_end_token(model: Decoder) -> None:
     found = learned_text(model.tokenizer, "the end")
     assert found.ids == [*model.tokenizer.encode("the end"), model.tokenizer.eos]

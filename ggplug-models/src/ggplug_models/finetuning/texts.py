@@ -79,8 +79,8 @@ def learned_chat(
         raise ParameterError("the chat has no message of the assistant, so nothing is learned", got=messages)
     spans = []
     for n in answers:
-        prompt = template.render(messages[:n], tools=tools) if n else ""
         whole = template.render(messages[: n + 1], tools=tools, add_generation_prompt=False)
+        prompt = template.render(messages[:n], tools=tools) if n else _before_first(template, messages[0], whole, tools)
         if not whole.startswith(prompt):
             raise ParameterError(
                 f"the chat template does not write the answer messages[{n}] after the prompt for it",
@@ -92,6 +92,14 @@ def learned_chat(
     if all(after.startswith(before) for before, after in pairwise(chain)):
         return [_joined(template.tokenizer, chain)]
     return [_joined(template.tokenizer, span) for span in spans]
+
+
+def _before_first(template: ChatTemplate, answer: Message, whole: str, tools: Any) -> str:
+    """What a template writes before an answer that begins a chat: what it writes before any other one, too."""
+    content = answer.get("content")
+    other = "1" if isinstance(content, str) and content.strip().startswith("0") else "0"
+    rendered = template.render([{"role": "assistant", "content": other}], tools=tools, add_generation_prompt=False)
+    return os.path.commonprefix([whole, rendered])
 
 
 def _joined(tokenizer: Tokenizer, texts: Iterable[str]) -> Learned:

@@ -13,6 +13,7 @@ from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
 from ggplug_models.tokenizers.vocabulary import (
     EVERY,
+    MERGING,
     SPACE,
     TOKENS,
     WHITE_SPACE,
@@ -74,6 +75,8 @@ class Unigrams(Kind):
             return "".join(word if word.startswith(SPACE) else SPACE + word for word in words)
         if vocabulary.prepend_scheme == EVERY:
             return self.spaced(self.trimmed(text, after_special=after_special), after_special=after_special)
+        if vocabulary.prepend_scheme == MERGING:
+            return self.spaced(re.sub(" {2,}", " ", text), after_special=after_special)
         if vocabulary.prepend_scheme is not None:
             if vocabulary.remove_extra_whitespaces:
                 text = re.sub(" {2,}", SPACE, text.rstrip("".join(WHITE_SPACE)))

@@ -44,12 +44,13 @@ SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 TRIMS = "tokenizer.ggml.remove_extra_whitespaces"
 PREPENDS = "tokenizer.ggml.prepend_scheme"
 """A key of ggplug's, one of :data:`SCHEMES`: before which texts a space is put if they begin with none.  These are all
-("always"), those that no special token is before ("first"), or all words, which white space separates ("words").
+("always"), those that no special token is before ("first"), or all words, which white space separates ("words"); with
+"merging" all, of which several spaces in a row are one.
 Without the key, one is also put before texts that begin with a space; unigrams have "every" for it, because llama.cpp's
 put none before texts of spaces alone, and one before all texts of which they remove spaces."""
 
-EVERY = "every"
-SCHEMES = ("always", "first", "words", EVERY)
+EVERY, MERGING = "every", "merging"
+SCHEMES = ("always", "first", "words", EVERY, MERGING)
 
 SPACE = "\u2581"
 """The character for a space in the tokens of most vocabularies."""

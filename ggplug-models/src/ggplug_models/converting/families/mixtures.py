@@ -77,14 +77,15 @@ def _llama4(config: Values, folder: Folder) -> dict[str, Any]:
     return llama_keys(config, folder) | ({"attention.sliding_window": 0} if everywhere else {})
 
 
-def _turned(axis: int) -> Change:
+def _turned(axis: int, *, either: bool = False) -> Change:
     """The matrices of experts with rows as columns, unless the width of the model stands on another axis than ``axis``.
 
-    Folders that transformers write may have them turned already.  Square ones are refused, which may be either.
+    ``either``: folders that transformers writes have them turned already, so square ones, which may be either, are
+    refused.
     """
 
     def is_turned(shape: tuple[int, ...], config: Values) -> bool:
-        if shape[-1] == shape[-2]:
+        if either and shape[-1] == shape[-2]:
             wanted = f"other than the width of experts' matrices ({shape[-1]}), whose rows may be inputs or outputs"
             raise config.refused("hidden_size", wanted)
         return shape[axis] != config.integer("hidden_size")
@@ -101,12 +102,14 @@ def _turned(axis: int) -> Change:
 _TURNED = _turned(-1)
 
 
-TURNED_EXPERTS = (
-    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", _turned(-2).then(part(0))),
-    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", _turned(-2).then(part(1))),
-    Tensors(LAYER + r"\w+\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight", _TURNED),
-)
-"""Matrices of all experts, whose rows are inputs."""
+def turned_experts(*, either: bool = False) -> tuple[Tensors, ...]:
+    """Matrices of all experts, whose rows are inputs; ``either``: or outputs."""
+    both = _turned(-2, either=either)
+    return (
+        Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", both.then(part(0))),
+        Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", both.then(part(1))),
+        Tensors(LAYER + r"\w+\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight", _turned(-1, either=either)),
+    )
 
 
 def _shared(module: str) -> tuple[Tensors, ...]:
@@ -121,7 +124,7 @@ _LLAMA4 = Family(
         *layers({f"feed_forward.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}),
         *_shared("feed_forward.shared_expert"),
         layer("feed_forward.router", "ffn_gate_inp"),
-        *TURNED_EXPERTS,
+        *turned_experts(),
     ),
     {
         **{name: key for name, key in INTEGERS.items() if name != "intermediate_size"},

@@ -10,7 +10,7 @@ import numpy as np
 from ggplug_models.converting import delta_net, rope
 from ggplug_models.converting.families.dense import FAMILIES as DENSE
 from ggplug_models.converting.families.latents import FAMILIES as LATENTS
-from ggplug_models.converting.families.mixtures import TURNED_EXPERTS
+from ggplug_models.converting.families.mixtures import turned_experts
 from ggplug_models.converting.family import SCALINGS, Family, Tensors, head_dim
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.hunyuan import LATER_HEAD_NORMS, hunyuan_tokens
@@ -124,7 +124,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl": _seeing("qwen3vl", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS), _qwen3_vl),
     "qwen3_vl_moe": _seeing(
         "qwen3vlmoe",
-        decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *TURNED_EXPERTS, *NORMS),
+        decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *turned_experts(either=True), *NORMS),
         _qwen3_vl,
         {**INTEGERS, **EXPERT_COUNTS, **EXPERT_WIDTH},
     ),

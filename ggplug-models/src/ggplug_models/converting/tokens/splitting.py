@@ -28,8 +28,9 @@ _DEEPSEEK_3 = (
 _SENTENCES = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
 
 
-def _words(numbers: str) -> str:
-    return rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}"
+def _words(numbers: str, marks: str = "") -> str:
+    letters = rf"[\p{{L}}{marks}]" if marks else r"\p{L}"
+    return rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{numbers}| ?[^\s\p{{L}}{marks}\p{{N}}]+[\r\n]*|{_END}"
 
 
 def _cased(suffix: str, numbers: str) -> str:
@@ -42,6 +43,7 @@ DIGITS = "each digit"
 NAMES: dict[tuple[str, ...], str] = {
     (_words(r"\p{N}{1,3}"),): "llama-bpe",
     (_words(r"\p{N}"),): "qwen2",
+    (_words(r"\p{N}", marks=r"\p{M}"),): "qwen35",
     (_GPT_2,): "gpt-2",
     (DIGITS, _GPT_2): "starcoder",
     (r"\p{N}{1,3}", _IDEOGRAPHS, _DEEPSEEK_3): "deepseek-v3",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ import numpy as np
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import FORM, FORMS, LETTERS, WHOLE_WORDS
 from ggplug_models.tokenizers.charsmap import CHARSMAP
+from ggplug_models.tokenizers.unigram import BYTES
 from ggplug_models.tokenizers.vocabulary import (
     LATE,
+    MERGING,
     PREPENDS,
     SPACE,
     SPACE_PREFIX,
@@ -63,12 +65,16 @@ def of_merges(description: Values, n_vocab: int, made: Iterable[str]) -> dict[st
     model = description.inner("model")
     if model.boolean("ignore_merges", False):
         raise model.refused("ignore_merges", "false: GGUF files whose tokens are text have no key for it")
-    words = model.inner("vocab").values
-    bytes = (byte for byte in range(256) if byte not in _NEVER_IN_UTF_8 and not (byte < 0x80 and chr(byte) in words))
-    missing = next((byte for byte in bytes if f"<0x{byte:02X}>" not in words), None)
+    check_bytes(model, model.inner("vocab").values)
+    return of_text(description, n_vocab, made)
+
+
+def check_bytes(model: Values, texts: Collection[str]) -> None:
+    """Raises ModelError if a byte has neither a token of its own nor one as a character."""
+    bytes = (byte for byte in range(256) if byte not in _NEVER_IN_UTF_8 and not (byte < 0x80 and chr(byte) in texts))
+    missing = next((byte for byte in bytes if f"<0x{byte:02X}>" not in texts), None)
     if missing is not None:
         raise model.refused("vocab", f"one with a token for each byte, of which <0x{missing:02X}> is missing")
-    return of_text(description, n_vocab, made)
 
 
 def of_text(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str, Any]:
@@ -106,9 +112,6 @@ def of_text(description: Values, n_vocab: int, made: Iterable[str]) -> dict[str,
 
 def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dict[str, Any]:
     """The keys of a tokenizer of unigrams beyond the tokens, which are ``listed``.  Raises ModelError."""
-    model = description.inner("model")
-    if model.boolean("byte_fallback", False):
-        raise model.refused("byte_fallback", "false: GGUF files of unigrams have no tokens of bytes")
     *before, spaces = list(pre_tokenizers(description)) or [Values({})]
     in_words = [step.text("type") for step in before] == ["WhitespaceSplit"]
     if not (in_words or not before) or spaces.text("type", None) != "Metaspace":
@@ -118,7 +121,7 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
     table = {}
     if kinds[:1] == ["Precompiled"]:
         table, kinds = _table(steps.pop(0)), kinds[1:]
-    if kinds not in ([], ["Strip", "Replace"], ["Replace"] if in_words else []):
+    if kinds not in ([], ["Strip", "Replace"], ["Replace"]):
         raise description.refused("normalizer", "Precompiled, or with Strip and Replace of several spaces behind it")
     for step in steps:
         if step.text("type") == "Replace":
@@ -126,7 +129,7 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
             step.text("content", one_of=(" ",) if in_words else (" ", SPACE))
         elif step.boolean("strip_left", False):
             raise step.refused("strip_left", "false: GGUF files of unigrams have no key for it")
-    drops = in_words or bool(kinds)
+    drops = in_words or kinds == ["Strip", "Replace"]
     crossing = f"[^{SPACE}]{SPACE}" if drops else f".{SPACE}"
     if _metaspace(spaces) and any(re.search(crossing, token, re.DOTALL) for token in listed):
         raise spaces.refused("split", "false, because some tokens have spaces within them")
@@ -134,9 +137,15 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
     if drops and found.get(PREPENDS) not in (("always",) if in_words else ("always", "first")):
         wanted = "'always', because WhitespaceSplit keeps no other spaces" if in_words else "'always' or 'first'"
         raise spaces.refused("prepend_scheme", wanted)
-    found |= {PREPENDS: "words"} if in_words else {}
+    if in_words:
+        found[PREPENDS] = "words"
+    elif kinds == ["Replace"]:
+        if found.get(PREPENDS) != "always":
+            raise spaces.refused("prepend_scheme", "'always', because the normalizer keeps spaces at the end")
+        found[PREPENDS] = MERGING
     added = _added(description, n_vocab, lambda entry: False, follows=False)
-    return {**found, TRIMS: drops, **table, **added}
+    bytes = description.inner("model").boolean("byte_fallback", False)
+    return {**found, TRIMS: bool(drops or kinds), **table, **added, BYTES: True if bytes else None}
 
 
 def _keeps_all(step: Values) -> bool:

@@ -37,9 +37,10 @@ from ggplug_models.converting.tokens.special import (
 )
 from ggplug_models.converting.tokens.splitting import pre_tokenizer
 from ggplug_models.converting.tokens.token_files import LINES, RANKS, WORLD, lines, ranked, world
-from ggplug_models.converting.tokens.token_table import BYTE, NORMAL, UNKNOWN, USER_DEFINED, TokenTable
+from ggplug_models.converting.tokens.token_table import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, TokenTable
 from ggplug_models.converting.tokens.tokenizer_json import (
     added_tokens,
+    check_bytes,
     normalizers,
     of_bytes,
     of_merges,
@@ -51,7 +52,6 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES, WHOLE_WORDS
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE
-from ggplug_models.tokenizers.unigram import BYTES
 from ggplug_models.tokenizers.vocabulary import (
     EVERY,
     FIXED,
@@ -183,7 +183,7 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
         whole |= bare(description, "bos")
         whole |= (of_unigrams if precompiled else of_text)(description, n_vocab, tokens.normal)
         if unigrams:
-            whole = {PREPENDS: EVERY, **whole, BYTES: model.boolean("byte_fallback", False)}
+            whole = {PREPENDS: EVERY, **whole}
         return whole | strips(entries.items(), n_vocab)
     if unigrams:
         # SentencePiece gives them other scores than those in the file.
@@ -238,17 +238,27 @@ def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int
     """
     name = PIECES if PIECES in folder else UNIGRAM_PIECES
     says, tokens, fixed = _rules_and_pieces(folder, name, n_vocab, UNIGRAM)
+    if "model" not in description:
+        _put_sentinels(tokens, settings)
     entries = tokens.put_added(description, settings, replaces=False)
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
     if (unknown := np.flatnonzero(tokens.types == UNKNOWN)).size:
         whole["tokenizer.ggml.unknown_token_id"] = int(unknown[0])
     if "model" in description:
         whole |= of_unigrams(description, n_vocab, tokens.normal)
-        if not description.inner("model").boolean("byte_fallback", False):
-            del whole[BYTES]
     else:
         whole |= _fixed(says, tokens, [token for token in fixed if token not in entries])
     return whole | strips(entries.items(), n_vocab)
+
+
+def _put_sentinels(tokens: TokenTable, settings: Values) -> None:
+    """Adds the tokens that T5's tokenizer has behind its pieces, the last one first."""
+    of_t5 = settings.text("tokenizer_class", "").removesuffix("Fast") == "T5Tokenizer"
+    count = settings.integer("extra_ids", 100 if of_t5 else 0, at_least=0)
+    end = int(np.flatnonzero(tokens.types != UNUSED).max(initial=-1)) + 1 + count
+    for number in range(count):
+        if (token := end - 1 - number) < len(tokens.texts):
+            tokens.put(token, f"<extra_id_{number}>", CONTROL, -1000)
 
 
 def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
@@ -263,6 +273,11 @@ def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
         if token != unknown:
             kind = CONTROL if entry.boolean("special", False) else USER_DEFINED
             tokens.put(token, entry.text("content"), kind, tokens.scores[token])
+    if model.boolean("byte_fallback", False):
+        check_bytes(model, {*tokens.texts})
+        for token, text in enumerate(tokens.texts):
+            if re.fullmatch("<0x[0-9A-F]{2}>", text):
+                tokens.types[token] = BYTE
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores}
     return whole | bare(description, "eos") | of_unigrams(description, n_vocab, tokens.normal)
 
