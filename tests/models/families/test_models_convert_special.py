@@ -450,3 +450,27 @@ def test_the_name_of_a_model_decides_about_no_white_space_where_the_tokenizer_do
     ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
     for text in ("the [MASK] dog", "the <|im_end|> dog"):
         assert ours.encode(text, parse_special=True) == theirs.encode(text).ids
+
+
+def test_a_token_of_another_file_that_the_vocabulary_lacks_is_refused(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    (folder / "added_tokens.json").write_text('{"<|im_end|>": 298, "<new>": 300}', "utf-8")
+    with pytest.raises(ModelError, match=r"added_tokens\.json: <new> must be a token of tokenizer\.json, too, got 300"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_the_padding_and_truncation_of_a_tokenizer_change_no_tokens(tmp_path: Path) -> None:
+    folder = made("qwen2", tmp_path)
+    theirs = tokenizer_says(folder, lambda content: None)
+    theirs.enable_padding(length=64)
+    theirs.enable_truncation(4)
+    theirs.save(str(folder / "tokenizer.json"))
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert ours.encode("The dog")
+
+
+def test_texts_of_modern_bert_have_no_tokens_around_them_without_a_post_processor(tmp_path: Path) -> None:
+    folder = made("modern-bert", tmp_path)
+    theirs = tokenizer_says(folder, lambda content: content.update(post_processor=None))
+    ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
+    assert ours.encode("The dog", add_special=True) == theirs.encode("The dog").ids

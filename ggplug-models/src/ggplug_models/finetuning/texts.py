@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,8 @@ def _before_first(template: ChatTemplate, answer: Message, whole: str, tools: An
     content = answer.get("content")
     other = "1" if isinstance(content, str) and content.strip().startswith("0") else "0"
     rendered = template.render([{"role": "assistant", "content": other}], tools=tools, add_generation_prompt=False)
-    return os.path.commonprefix([whole, rendered])
+    common = takewhile(lambda pair: pair[0] == pair[1], zip(whole, rendered, strict=False))
+    return "".join(each for each, _ in common)
 
 
 def _joined(tokenizer: Tokenizer, texts: Iterable[str]) -> Learned:

@@ -150,9 +150,10 @@ def _modern_bert(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _modern_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
-    """Texts begin and end with special tokens, unless the tokenizer says that they do not."""
+    """Texts begin and end with special tokens, unless the tokenizer says that they do not, or has no post-processor."""
+    usual = "post_processor" in folder.json("tokenizer.json")
     keys = (f"tokenizer.ggml.add_{kind}_token" for kind in ("bos", "eos", "sep"))
-    return {key: found.get(key, True) for key in keys}
+    return {key: found.get(key, usual) for key in keys}
 
 
 def _both_ways(config: Values, folder: Folder) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer as Whole
@@ -46,13 +46,15 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
     added = [{**each.values, **decoder.inner(f"{token}", Values({})).values} for token, each in listed]
     with library(NAME):
         theirs = Whole.from_str(json.dumps({**description.values, "added_tokens": added}))
+        theirs.no_padding()
+        theirs.no_truncation()
     if settings.boolean("split_special_tokens", False):
         raise settings.refused("split_special_tokens", "false: with GGUF files special tokens of a prompt are tokens")
     spaced = settings.text("tokenizer_class", "").removesuffix("Fast") in _SPACED
     if spaced and metadata[MODEL] == "gpt2" and settings.boolean("add_prefix_space", False):
         raise settings.refused("add_prefix_space", "false: GGUF files of byte pairs have no key for it")
     if theirs.get_vocab_size() < len(metadata[TOKENS]):
-        _check_named(settings, theirs)
+        _check_named(folder, settings, theirs, {*metadata[TOKENS]})
     ours = load_tokenizer(metadata)
     for text in (*_TEXTS, *_with_tokens(added)):
         wanted = theirs.encode(text, add_special_tokens=False).ids
@@ -66,8 +68,15 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
             )
 
 
-def _check_named(settings: Values, theirs: Whole) -> None:
-    """Raises ModelError for a token that only the settings name, which transformers adds behind the others."""
+def _check_named(folder: Folder, settings: Values, theirs: Whole, known: Collection[str]) -> None:
+    """Raises ModelError for a token that only other files name, which transformers adds behind the others.
+
+    ``known``: the tokens of the file.
+    """
+    extra = folder.optional_json("added_tokens.json") or Values({})
+    left_out = next((name for name in extra.values if name not in known), None)
+    if left_out is not None:
+        raise extra.refused(left_out, f"a token of {NAME}, too")
     named = {f"{kind}_token": [content(settings, f"{kind}_token")] for kind in ("bos", "eos")}
     for key in ("additional_special_tokens", "extra_special_tokens"):
         listed = settings.values.get(key) or ()
