@@ -124,10 +124,18 @@ class Models:
                 code="model_not_loaded",
             )
         if not service.is_loaded:
-            async with self._waiting:  # which is fair
+            # A request that waits uses no model: it may wait behind one that waits for its model's release.
+            service.waiting += 1
+            try:
+                await self._waiting.acquire()  # which is fair
+            finally:
+                service.waiting -= 1
+            try:
                 await self._make_free(service)
                 # A client that disconnects now does not end the loading.
                 await asyncio.shield(service.wake())
+            finally:
+                self._waiting.release()
         else:
             await service.wake()
 
@@ -137,7 +145,7 @@ class Models:
             held = [each for each in self._all() if each.is_loaded]
             if len(held) < self.most:
                 return
-            unused = [each for each in held if not each.users]
+            unused = [each for each in held if not each.is_used]
             if unused:
                 await min(unused, key=lambda each: each.rested).sleep(State.UNLOADED)
             else:

@@ -100,8 +100,8 @@ class Service:
         self.state = State.UNLOADED
         self.failed = False
         """Whether the last attempt to load the model failed."""
-        self.users = 0
-        """Number of blocks of :meth:`used`."""
+        self.users = self.waiting = 0
+        """Number of blocks of :meth:`used`, and of those of them that wait until the model may be loaded."""
         self.rested = time.monotonic()
         """When the last of them ended."""
         self._opens = opens
@@ -181,7 +181,7 @@ class Service:
     async def sleep(self, state: State) -> None:
         """Releases the model's memory, unless a request uses it.  ``state``: SLEEPING or UNLOADED."""
         async with self._changing:
-            if self.state is State.LOADED and not self.users:
+            if self.state is State.LOADED and not self.is_used:
                 self.state = state
                 await asyncio.get_running_loop().run_in_executor(None, self._shut)
 
@@ -198,6 +198,11 @@ class Service:
             self.users -= 1
             self.rested = time.monotonic()
             self.rest()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a request computes, or is about to, and does not wait for another model's release."""
+        return self.users > self.waiting
 
     def keep(self, seconds: float | None) -> None:
         """Sets how long the model stays loaded after the requests that use it now; None: until the end."""
