@@ -407,7 +407,9 @@ def test_texts_are_compared_with_those_of_the_library(tmp_path: Path, monkeypatc
     monkeypatch.setattr(vocabulary, "of_bytes", lambda *_: {})
     folder = made("qwen2", tmp_path)
     changed(folder, "tokenizer.json", normalizer={"type": "NFD"})
-    with pytest.raises(ModelError, match=r"splits texts in a way that GGUF files cannot say: 'naïve Straße"):
+    with pytest.raises(
+        ModelError, match=r"splits texts in a way that GGUF files cannot say: after \d+ tokens of 'naïve Straße"
+    ):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from tokenizers import Tokenizer as Whole
@@ -35,6 +36,10 @@ _MOST = 4
 """How many added tokens of each kind stand in texts: vocabularies may have thousands that are alike."""
 
 
+_SHOWN = 4
+"""How many tokens an error shows."""
+
+
 def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> None:
     """Raises ModelError for a text that the file's vocabulary splits in another way.
 
@@ -60,11 +65,13 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
         wanted = theirs.encode(text, add_special_tokens=False).ids
         found = [*ours.encode(text, parse_special=True)]
         if found != wanted:
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, wanted, strict=False)))
             raise ModelError(
-                f"{folder.path / NAME} splits texts in a way that GGUF files cannot say: {text!r} is {wanted} there, "
-                f"and would be {found} with the file",
+                f"{folder.path / NAME} splits texts in a way that GGUF files cannot say: after {same} tokens of {text!r} "
+                f"come {wanted[same : same + _SHOWN]} there, and {found[same : same + _SHOWN]} with the file",
                 got=found,
                 wanted=wanted,
+                remedy="docs/models.md says what files follow; another form of the same tokenizer may convert",
             )
 
 
