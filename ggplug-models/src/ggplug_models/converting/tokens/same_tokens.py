@@ -67,8 +67,8 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
         if found != wanted:
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, wanted, strict=False)))
             raise ModelError(
-                f"{folder.path / NAME} splits texts in a way that GGUF files cannot say: after {same} tokens of {text!r} "
-                f"come {wanted[same : same + _SHOWN]} there, and {found[same : same + _SHOWN]} with the file",
+                f"{folder.path / NAME} splits texts in a way that GGUF files cannot say: after {same} tokens of "
+                f"{text!r} come {wanted[same : same + _SHOWN]} there, and {found[same : same + _SHOWN]} with the file",
                 got=found,
                 wanted=wanted,
                 remedy="docs/models.md says what files follow; another form of the same tokenizer may convert",
