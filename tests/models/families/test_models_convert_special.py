@@ -368,19 +368,28 @@ def test_unigrams_with_tokens_of_some_bytes_are_refused(tmp_path: Path) -> None:
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
-@pytest.mark.parametrize("settings", [{"tokenizer_class": "T5Tokenizer"}, {"extra_ids": 3}])
-def test_t5_has_its_sentinels_behind_its_pieces(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "left", "ids"),
+    [
+        ({"tokenizer_class": "T5Tokenizer"}, (), {99: 60, 64: 95}),  # the model has 96 tokens
+        ({"extra_ids": 3}, (), {0: 62, 2: 60}),
+        ({"tokenizer_class": "T5Tokenizer"}, ("added_tokens.json",), {0: 80}),
+        ({}, (), {}),
+    ],
+)
+def test_t5_has_its_sentinels_behind_its_pieces(
+    settings: dict[str, Any], left: tuple[str, ...], ids: dict[int, int], tmp_path: Path
+) -> None:
     folder = made("t5", tmp_path)
-    for name in ("tokenizer.json", "added_tokens.json"):
+    for name in {"tokenizer.json", "added_tokens.json"} - {*left}:
         (folder / name).unlink()
     changed(folder, "tokenizer_config.json", **{"tokenizer_class": None, **settings})
     ours = load_tokenizer(ggplug_models.convert(folder, tmp_path / "out.gguf"))
-    count = settings.get("extra_ids", 100)
-    last = 60 + count - 1
-    if count == 3:
-        assert ours.encode("<extra_id_0> <extra_id_2>", parse_special=True) == [last, last - 2]
-    else:
-        assert "<extra_id_99>" in ours.vocabulary.ids
+    found = {text: token for text, token in ours.vocabulary.ids.items() if text.startswith("<extra_id_")}
+    assert {number: found[f"<extra_id_{number}>"] for number in ids} == ids
+    assert ids or not found
+    for number, token in ids.items():
+        assert ours.encode(f"<extra_id_{number}>", parse_special=True) == [token]
 
 
 # -- the same tokens -------------------------------------------------------------------------------

@@ -252,7 +252,9 @@ def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int
 
 
 def _put_sentinels(tokens: TokenTable, settings: Values) -> None:
-    """Adds the tokens that T5's tokenizer has behind its pieces, the last one first."""
+    """Adds the tokens that T5's tokenizer has behind its pieces, the last one first, if no file lists them."""
+    if "<extra_id_0>" in tokens.texts:
+        return
     of_t5 = settings.text("tokenizer_class", "").removesuffix("Fast") == "T5Tokenizer"
     count = settings.integer("extra_ids", 100 if of_t5 else 0, at_least=0)
     end = int(np.flatnonzero(tokens.types != UNUSED).max(initial=-1)) + 1 + count
