@@ -67,6 +67,48 @@ def test_a_setting_that_files_have_no_key_for_is_refused(name: str, setting: str
         ggplug_models.convert(with_settings(name, tmp_path, **{setting: value}), tmp_path / "out.gguf")
 
 
+YARN_OF_4 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+ROPE_IN_SEVERAL_PLACES = [
+    (
+        "llama3",
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": YARN_OF_4},
+        "rope.scaling.factor",
+        4,
+    ),
+    ("llama3", {"rope_parameters": YARN_OF_4, "rope_scaling": None}, "rope.scaling.factor", 4),
+    ("llama3", {"rope_scaling": YARN_OF_4}, "rope.scaling.original_context_length", 32),
+    (
+        "llama3",
+        {"rope_scaling": YARN_OF_4, "original_max_position_embeddings": 16},
+        "rope.scaling.original_context_length",
+        16,
+    ),
+    (
+        "llama3",
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 48},
+        "rope.scaling.original_context_length",
+        48,
+    ),
+    ("nemotron", {"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "rope.scaling.type", "none"),
+    ("nemotron", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope.scaling.factor", 2),
+    (
+        "phi3",
+        {
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "long_factor": [2.0] * 4,
+                "short_factor": [1.0] * 4,
+                "factor": 8.0,
+            },
+            "original_max_position_embeddings": 16,
+        },
+        "rope.scaling.attn_factor",
+        (1 + np.log(8) / np.log(16)) ** 0.5,
+    ),
+]
+"""Of settings of RoPE in several places those count that count in transformers."""
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "key", "value"),
     [
@@ -96,6 +138,7 @@ def test_a_setting_that_files_have_no_key_for_is_refused(name: str, setting: str
         ),
         ("minimax_m2", {"scoring_func": None}, "expert_gating_func", 2),
         ("starcoder2", {"layer_norm_epsilon": 0.5, "norm_epsilon": 0.25}, "attention.layer_norm_epsilon", 0.25),
+        *ROPE_IN_SEVERAL_PLACES,
     ],
 )
 def test_a_setting_is_a_key_of_the_file(
@@ -193,54 +236,6 @@ def test_the_logits_of_t5_are_scaled_as_the_file_says(tmp_path: Path) -> None:
             session.encode([5, 6, 7])
             logits.append(session.decode({0: [0, 9]}, ggplug_models.Outputs.ALL)[0])
     np.testing.assert_allclose(logits[1], 32**-0.5 * logits[0], rtol=1e-4, atol=1e-6)
-
-
-YARN_OF_4 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "key", "value"),
-    [
-        ("llama3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": YARN_OF_4}, "factor", 4),
-        ("llama3", {"rope_parameters": YARN_OF_4, "rope_scaling": None}, "factor", 4),
-        ("llama3", {"rope_scaling": YARN_OF_4}, "original_context_length", 32),
-        (
-            "llama3",
-            {"rope_scaling": YARN_OF_4, "original_max_position_embeddings": 16},
-            "original_context_length",
-            16,
-        ),
-        (
-            "llama3",
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 48},
-            "original_context_length",
-            48,
-        ),
-        ("nemotron", {"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "type", "none"),
-        ("nemotron", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "factor", 2),
-        (
-            "phi3",
-            {
-                "rope_scaling": {
-                    "rope_type": "longrope",
-                    "long_factor": [2.0] * 4,
-                    "short_factor": [1.0] * 4,
-                    "factor": 8.0,
-                },
-                "original_max_position_embeddings": 16,
-            },
-            "attn_factor",
-            (1 + np.log(8) / np.log(16)) ** 0.5,
-        ),
-    ],
-)
-def test_of_settings_of_rope_in_several_places_those_count_that_count_in_transformers(
-    name: str, settings: dict[str, Any], key: str, value: Any, tmp_path: Path
-) -> None:
-    path = ggplug_models.convert(with_settings(name, tmp_path, **settings), tmp_path / "out.gguf")
-    with GGUFReader(path) as reader:
-        found = reader.metadata[f"{reader.metadata['general.architecture']}.rope.scaling.{key}"]
-    assert found == (value if isinstance(value, str) else pytest.approx(value))
 
 
 def test_deepseek_v2_judges_a_group_by_its_best_expert(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ggplug_models.chat.formats.json_calls import JsonCalls
 from ggplug_models.chat.formats.named_calls import Field, JsonArguments, NamedCalls, Part, TaggedArguments
 from ggplug_models.chat.formats.special import special_calls, special_format
 from ggplug_models.chat.lark import ANY_ID, ID, NINE
+from ggplug_models.checks.ids import in_common
 
 Render = Callable[..., str]
 """A function that renders messages, such as :meth:`.ChatTemplate.render`."""
@@ -105,7 +106,7 @@ class Probes:
 
 def _common(first: str, second: str) -> int:
     """The length of the common beginning of two texts, up to the last mark that is whole."""
-    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    length = in_common(first, second)
     if length == len(first):
         return length
     opened = re.search(r"[<\[][^<>\[\]\s]*\Z", first[:length])
@@ -214,10 +215,10 @@ def _frame(first: str, between: str | None, after: str) -> _Frame:
     if between is None:
         return _Frame(("", ""), (first, after))
     starts, gaps, ends = _segments(first), _segments(between), _segments(after)
-    count = sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(reversed(starts), reversed(gaps), strict=False)))
+    count = in_common(starts[::-1], gaps[::-1])
     each = starts[len(starts) - count :]
     gaps = gaps[: len(gaps) - count]
-    closing = sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(gaps, ends, strict=False)))
+    closing = in_common(gaps, ends)
     last = _marks("".join(ends[closing:]))[:1] or ["".join(ends[closing:])]
     return _Frame(("".join(starts[: len(starts) - count]), last[0]), ("".join(each), "".join(ends[:closing])))
 
@@ -412,7 +413,7 @@ def _shared_ending(first: str, second: str) -> str:
 
 def _split_of(first: str, second: str) -> tuple[str, str]:
     """What two texts begin with, up to where their attributes differ, and the mark with which both end."""
-    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    length = in_common(first, second)
     quote = first.find('"', 0, length)
     ending = _segments(first)[-1] if _segments(first)[-1].startswith("<") else first[-1]
     return first[: quote + 1] if quote >= 0 else first[:length], ending

@@ -42,8 +42,8 @@ def token_ids(tokens: Any, n_vocab: int, what: str, n_ctx: int | None = None) ->
     return found.astype(np.int64)
 
 
-def in_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the common prefix of two texts."""
+def in_common(a: Sequence[object], b: Sequence[object]) -> int:
+    """The length of the common prefix of two texts, of tokens or characters."""
     most = min(len(a), len(b))
     if list(a[:most]) == list(b[:most]):  # the usual case, several times as fast as the loop
         return most

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ggplug.opt import Dataset
 from ggplug.opt.datasets import Batch
 from ggplug.system.files import open_regular
 from ggplug_models.chat.template import ChatTemplate, Message
+from ggplug_models.checks.ids import in_common
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.tokenizers import Tokenizer
 
@@ -99,8 +100,7 @@ def _before_first(template: ChatTemplate, answer: Message, whole: str, tools: An
     content = answer.get("content")
     other = "1" if isinstance(content, str) and content.strip().startswith("0") else "0"
     rendered = template.render([{"role": "assistant", "content": other}], tools=tools, add_generation_prompt=False)
-    common = takewhile(lambda pair: pair[0] == pair[1], zip(whole, rendered, strict=False))
-    return "".join(each for each, _ in common)
+    return whole[: in_common(whole, rendered)]
 
 
 def _joined(tokenizer: Tokenizer, texts: Iterable[str]) -> Learned:

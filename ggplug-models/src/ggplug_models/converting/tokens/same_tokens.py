@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import takewhile
 from typing import Any
 
 from tokenizers import Tokenizer as Whole
 
 from ggplug.errors import ModelError
+from ggplug_models.checks.ids import in_common
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.tokens.special import content
 from ggplug_models.converting.tokens.tokenizer_json import added_tokens
@@ -34,7 +34,6 @@ _SPACED = ("GPT2Tokenizer", "Qwen2Tokenizer")
 
 _MOST = 4
 """How many added tokens of each kind stand in texts: vocabularies may have thousands that are alike."""
-
 
 _SHOWN = 4
 """How many tokens an error shows."""
@@ -65,7 +64,7 @@ def check(folder: Folder, description: Values, metadata: Mapping[str, Any]) -> N
         wanted = theirs.encode(text, add_special_tokens=False).ids
         found = [*ours.encode(text, parse_special=True)]
         if found != wanted:
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, wanted, strict=False)))
+            same = in_common(found, wanted)
             raise ModelError(
                 f"{folder.path / NAME} splits texts in a way that GGUF files cannot say: after {same} tokens of "
                 f"{text!r} come {wanted[same : same + _SHOWN]} there, and {found[same : same + _SHOWN]} with the file",

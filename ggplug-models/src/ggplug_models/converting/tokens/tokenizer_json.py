@@ -71,8 +71,8 @@ def of_merges(description: Values, n_vocab: int, made: Iterable[str]) -> dict[st
 
 def check_bytes(model: Values, texts: Collection[str]) -> None:
     """Raises ModelError if a byte has neither a token of its own nor one as a character."""
-    bytes = (byte for byte in range(256) if byte not in _NEVER_IN_UTF_8 and not (byte < 0x80 and chr(byte) in texts))
-    missing = next((byte for byte in bytes if f"<0x{byte:02X}>" not in texts), None)
+    spelt = (byte for byte in range(256) if byte not in _NEVER_IN_UTF_8 and not (byte < 0x80 and chr(byte) in texts))
+    missing = next((byte for byte in spelt if f"<0x{byte:02X}>" not in texts), None)
     if missing is not None:
         raise model.refused("vocab", f"one with a token for each byte, of which <0x{missing:02X}> is missing")
 
@@ -144,8 +144,8 @@ def of_unigrams(description: Values, n_vocab: int, listed: Iterable[str]) -> dic
             raise spaces.refused("prepend_scheme", "'always', because the normalizer keeps spaces at the end")
         found[PREPENDS] = MERGING
     added = _added(description, n_vocab, lambda entry: False, follows=False)
-    bytes = description.inner("model").boolean("byte_fallback", False)
-    return {**found, TRIMS: bool(drops or kinds), **table, **added, BYTES: True if bytes else None}
+    spells = description.inner("model").boolean("byte_fallback", False)
+    return {**found, TRIMS: in_words or bool(kinds), **table, **added, BYTES: spells or None}
 
 
 def _keeps_all(step: Values) -> bool:

@@ -63,6 +63,8 @@ from ggplug_models.tokenizers.vocabulary import (
     stripping_kind,
 )
 
+_OF_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
 
@@ -278,7 +280,7 @@ def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
     if model.boolean("byte_fallback", False):
         check_bytes(model, {*tokens.texts})
         for token, text in enumerate(tokens.texts):
-            if re.fullmatch("<0x[0-9A-F]{2}>", text):
+            if _OF_BYTE.fullmatch(text):
                 tokens.types[token] = BYTE
     whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores}
     return whole | bare(description, "eos") | of_unigrams(description, n_vocab, tokens.normal)
@@ -299,8 +301,7 @@ def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
     unknown = description.inner("model").text("unk_token", None)
     first = {left + right: -float(n) for n, (left, right) in reversed(list(enumerate(merges(description))))}
     for text, token in _places(description, n_vocab).items():
-        of_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", text)
-        kind = BYTE if of_byte else UNKNOWN if text == unknown else NORMAL
+        kind = BYTE if _OF_BYTE.fullmatch(text) else UNKNOWN if text == unknown else NORMAL
         unmerged = -float(len(first)) if kind == NORMAL else 0.0
         tokens.put(token, text, kind, first.get(text, unmerged))
     tokens.put_added(description, Values({}))
