@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,16 @@ os.environ.setdefault("GGPLUG_COMPILERS", str(max(1, (os.cpu_count() or 1) // _A
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def logger_as_imported() -> Iterator[None]:
+    """Undoes what commands that are called in this process do to the logger: pytest looks for messages at the root."""
+    logger = logging.getLogger("ggplug")
+    level, propagates, handlers = logger.level, logger.propagate, logger.handlers[:]
+    yield
+    logger.setLevel(level)
+    logger.propagate, logger.handlers[:] = propagates, handlers
 
 
 @pytest.fixture(scope="session")
