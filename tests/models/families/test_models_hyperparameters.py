@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from oracles.packed import model_file
 
@@ -32,6 +33,26 @@ def hyperparameters(**changed: Any) -> Hyperparameters:
 
 def rope(**changed: Any) -> Rope:
     return Rope.of(hyperparameters(**{**GOOD, **changed}), RopeMode.NORMAL, 16)
+
+
+def with_keys(name: str, path: Path, **changed: Any) -> Path:
+    """A recorded model with other values under the keys of its family; None: without the key."""
+    with GGUFReader(model_file(name)) as reader, GGUFWriter(path) as writer:
+        values = {f"{reader.metadata['general.architecture']}.{key}": value for key, value in changed.items()}
+        writer.add_metadata_of(reader, without=tuple(values))
+        for key, value in values.items():
+            if value is not None:
+                writer.add(key, value)
+        for each, info in reader.tensors.items():
+            writer.add_tensor(each, np.array(reader.data(info)), info.type, info.ne)
+        writer.write()
+    return path
+
+
+def logits(path: Path) -> npt.NDArray[np.float32]:
+    """Of the tokens of one text."""
+    with ggplug_models.load(path, ["CPU"], pack=False) as model:
+        return model.session().decode({0: list(range(5, 30))}, ggplug_models.Outputs.ALL)[0]
 
 
 @pytest.mark.parametrize(
@@ -128,12 +149,7 @@ def test_experts_that_a_family_needs_are_those_that_a_file_describes() -> None:
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_file_without_the_experts_that_its_family_needs_is_refused_by_the_key(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "dense.gguf"
-    with GGUFReader(model_file(name)) as reader, GGUFWriter(path) as writer:
-        writer.add_metadata_of(reader, without=(f"{name}.expert_count",))
-        for each, info in reader.tensors.items():
-            writer.add_tensor(each, np.array(reader.data(info)), info.type, info.ne)
-        writer.write()
+    path = with_keys(name, tmp_path / "dense.gguf", expert_count=None)
     with pytest.raises(ModelError, match=rf"{name}\.expert_count must be an integer of at least 1"):
         ggplug_models.load(path, ["CPU"])
 
@@ -182,13 +198,8 @@ def test_a_family_may_have_blocks_that_do_not_attend() -> None:
     ],
 )
 def test_the_error_of_a_file_names_the_key(tmp_path: Path, key: str, value: Any) -> None:
-    path = tmp_path / "odd.gguf"
-    with GGUFReader(model_file(key.partition(".")[0])) as reader, GGUFWriter(path) as writer:
-        writer.add_metadata_of(reader, without=(key,))
-        writer.add(key, value)
-        for name, info in reader.tensors.items():
-            writer.add_tensor(name, np.array(reader.data(info)), info.type, info.ne)
-        writer.write()
+    family, _, changed = key.partition(".")
+    path = with_keys(family, tmp_path / "odd.gguf", **{changed: value})
     with pytest.raises(ModelError, match=re.escape(f"{key} must be")) as refused:
         ggplug_models.load(path, ["CPU"])
     assert refused.value.got is not None
@@ -216,11 +227,18 @@ def test_glm4_files_with_sections_of_positions_have_the_rows_of_queries_in_halve
                 rows = np.concatenate([first[:, ::2], first[:, 1::2], heads[:, rotated:]], axis=1).reshape(rows.shape)
             writer.add_tensor(name, rows, info.type, info.ne)
         writer.write()
-    logits = []
-    for path in (source, out):
-        with ggplug_models.load(path, ["CPU"], pack=False) as model:
-            logits.append(model.session().decode({0: list(range(5, 30))}, ggplug_models.Outputs.ALL)[0])
-    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(logits(out), logits(source), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "n_layer"), [("gpt-oss", 2), ("llama4", 4)])
+def test_blocks_with_a_window_rotate_with_the_base_that_the_file_has_for_them(
+    name: str, n_layer: int, tmp_path: Path
+) -> None:
+    windows = {"attention.sliding_window_pattern": np.ones(n_layer, bool)}  # all blocks that rotate have one
+    one = with_keys(name, tmp_path / "one.gguf", **windows, **{"rope.freq_base": 2000.0})
+    two = with_keys(name, tmp_path / "two.gguf", **windows, **{"rope.freq_base_swa": 2000.0})
+    np.testing.assert_array_equal(logits(two), logits(one))
+    assert not np.allclose(logits(two), logits(model_file(name)), rtol=0.1)
 
 
 @pytest.mark.parametrize(

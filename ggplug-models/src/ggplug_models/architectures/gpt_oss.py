@@ -22,7 +22,7 @@ class GptOss(Transformer, Decoder):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.slide(hp, 2)
+        self.slide_with_rope(hp, 2)
         self.experts = Experts.of(hp, gating=Gating.SOFTMAX_OF_CHOSEN, normalized=False)
 
     def sinks(self, w: Weights, heads: Heads) -> Tensor:

@@ -224,6 +224,7 @@ class Llama4(Llama):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
+        self.slide_with_rope(hp, 4)
         self.windows = [0] * len(self.windows)
         self.chunked = hp.integer("attention.sliding_window", CHUNK, at_least=0) > 0
         self.every = hp.integer("interleave_moe_layer_step")
@@ -237,7 +238,9 @@ class Llama4(Llama):
         return CHUNK if self.chunked else None
 
     def rope_of(self, block: Block) -> Rope | None:
-        return None if self.chunked and block.number % 4 == 3 else self.rope
+        if not self.chunked:
+            return self.rope
+        return None if block.number % 4 == 3 else self.local_rope
 
     def positioned(self, q: Tensor, k: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         q, k = super().positioned(q, k, block)
