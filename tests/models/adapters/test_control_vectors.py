@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.quantizing import quantize_file
-from ggplug_models import EncoderDecoder
+from ggplug_models import Decoder, EncoderDecoder
 from ggplug_models.adapters.control_vector import ControlVector
 from ggplug_models.commands.control_vector import prompts
 from ggplug_models.directions import directions_of
@@ -172,3 +174,53 @@ def test_texts_of_which_no_direction_can_be_made_are_refused(tmp_path: Path) -> 
 
 def test_prompts_have_the_new_lines_that_are_written_in_them() -> None:
     assert prompts("a\\nb\r\n\n\\\\n \\q\n") == ["a\nb", "\\n \\q"]
+
+
+Effect = Callable[[Decoder], AbstractContextManager[Any]]
+
+EFFECTS: dict[str, Effect] = {
+    "nothing": lambda _: nullcontext(),
+    "a vector": lambda model: model.steer(VECTOR, 2.0),
+    "another scale": lambda model: model.steer(VECTOR, 3.0),
+    "other blocks": lambda model: model.steer(VECTOR, 2.0, last=1),
+    "a patch": lambda model: model.patch("blk.1.l_out", np.ones(1), add=True),
+}
+
+
+@pytest.mark.parametrize("computed", EFFECTS)
+def test_a_session_is_restored_with_the_patches_and_control_vectors_that_it_was_saved_with_and_no_others(
+    tmp_path: Path, computed: str
+) -> None:
+    saved = tmp_path / "saved.gguf"
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64, 2) as session:
+        with EFFECTS[computed](model):
+            session.decode({1: IDS})
+            session.save(saved)
+            wanted = session.decode({1: [7]})[1]
+        for name, effect in EFFECTS.items():
+            session.clear()
+            with effect(model):
+                if name != computed:
+                    with pytest.raises(ModelError, match=r"1\.patches is .*, but the digests of the patches"):
+                        session.restore(saved)
+                else:
+                    session.restore(saved)
+                    np.testing.assert_array_equal(session.decode({1: [7]})[1], wanted)
+
+
+def test_a_session_is_not_saved_if_no_file_can_say_what_it_was_computed_with(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.gguf"
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
+        session.decode({0: IDS})
+        with model.patch("blk.1.l_out", lambda x: 2 * x):
+            session.save(saved)
+            with pytest.raises(ParameterError, match="files of sessions cannot say that"):
+                session.restore(saved)
+            session.decode({0: [7]})
+        with pytest.raises(ParameterError, match="computed with several patches or control vectors, which no file"):
+            session.save(saved)
+        session.clear()
+        with model.patch("blk.1.l_out", lambda x: 2 * x):
+            session.decode({0: IDS})
+        with pytest.raises(ParameterError, match="files of sessions cannot say that"):
+            session.save(saved)

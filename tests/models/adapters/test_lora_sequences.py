@@ -236,8 +236,8 @@ def test_tokens_that_were_computed_with_a_former_scale_of_the_model_are_not_take
         assert session.is_adapted({used: 0.7})
         assert list(model.generate_ids(PROMPT, 4, session=session)) == alone(MODEL, {FIRST: 0.7})[0] != wanted
         used.remove()
-        session.save(tmp_path / "after.gguf")
-        session.restore(tmp_path / "after.gguf")
+        with pytest.raises(ParameterError, match="computed with an adapter that was removed since"):
+            session.save(tmp_path / "after.gguf")
 
 
 @pytest.mark.parametrize("n_more", [1, 3])

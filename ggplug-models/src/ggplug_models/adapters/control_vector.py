@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -60,6 +61,14 @@ class ControlVector(GraphChange):
         lacking = min(self.directions.keys() - there, default=None)
         if lacking is not None:
             raise self._wrong(f"the model computes no node blk.{lacking}.l_out that could be changed")
+
+    @property
+    def digest(self) -> str:
+        """The digest of the scaled directions."""
+        found = hashlib.sha256()
+        for block, direction in sorted(self.directions.items()):
+            found.update(f"{block} ".encode() + direction.tobytes())
+        return found.hexdigest()
 
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         match = _OUTPUT.fullmatch(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +56,7 @@ class GraphChange(ABC):
 
     @property
     def digest(self) -> str:
-        """What identifies a change with a scale, in files (default: nothing)."""
+        """What identifies the change in files (default: nothing: no file can say that it was in effect)."""
         return ""
 
     def scaled(self, scales: Scales) -> GraphChange:
@@ -145,6 +146,14 @@ class Patch(GraphChange):
     pattern: str
     value: Change | Array
     add: bool = False
+
+    @property
+    def digest(self) -> str:
+        """The digest of the array; nothing for a function."""
+        if callable(self.value):
+            return ""
+        facts = f"{self.pattern} {self.add} {self.value.dtype} {self.value.shape} "
+        return hashlib.sha256(facts.encode() + self.value.tobytes()).hexdigest()
 
     def matches(self, name: str) -> bool:
         return fnmatchcase(name, self.pattern)

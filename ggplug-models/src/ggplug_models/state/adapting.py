@@ -74,9 +74,26 @@ def only_scaled(changes: InEffect) -> dict[GraphChange, float]:
     return {each: scale for each, scale in changes.items() if scale is not None}
 
 
-def as_text(changes: InEffect) -> str:
-    """The adapters among changes for a file: the digest of each, and its scale."""
-    return ", ".join(f"{change.digest} {scale!r}" for change, scale in only_scaled(changes).items())
+def unscaled(changes: InEffect) -> tuple[GraphChange, ...]:
+    """The patches and control vectors among changes."""
+    return tuple(each for each, scale in changes.items() if scale is None)
+
+
+def as_text(adapters: Mapping[GraphChange, float]) -> str:
+    """Adapters for a file: the digest of each, and its scale."""
+    return ", ".join(f"{change.digest} {scale!r}" for change, scale in adapters.items())
+
+
+def digests(patches: Sequence[GraphChange]) -> str:
+    """Patches and control vectors for a file: the digest of each.  Raises ParameterError for one without a digest."""
+    for each in patches:
+        if not each.digest:
+            raise ParameterError(
+                f"files of sessions cannot say that {short_repr(each)} was in effect",
+                got=each,
+                remedy="save and restore without it, or patch with an array",
+            )
+    return ", ".join(each.digest for each in patches)
 
 
 def scales_in(text: str, there: Sequence[GraphChange]) -> dict[GraphChange, float]:

@@ -56,6 +56,14 @@ class OneSequence:
         """See :meth:`.Session.adapters`."""
         return self._session.adapters(self._seq)
 
+    def patches(self, seq: int) -> str:
+        """See :meth:`.Session.patches`."""
+        return self._session.patches(self._seq)
+
+    def patches_in_effect(self) -> str:
+        """See :meth:`.Session.patches_in_effect`."""
+        return self._session.patches_in_effect()
+
     def adapt_as(self, adapters: Mapping[int, str]) -> None:
         """See :meth:`.Session.adapt_as`."""
         if 0 in adapters:

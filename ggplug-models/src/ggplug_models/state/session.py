@@ -32,9 +32,11 @@ from ggplug_models.state.adapting import (
     OwnScales,
     as_text,
     checked_scales,
+    digests,
     in_effect,
     only_scaled,
     scales_in,
+    unscaled,
 )
 from ggplug_models.state.batching import FEW, divided, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells, SourceCells
@@ -289,9 +291,11 @@ class Session(Uncopied):
         )
         """The first element of a key is the number of the scheduler that computes the step, in the model's pipeline."""
         self._adapting = Adapting(self.n_seq)
-        self._began: list[InEffect | None] = [{}] * self.n_seq
-        """What was in effect for each sequence when its source text was read, or its first token computed; None: that
-        had other scales for some of its later tokens."""
+        self._adapted: list[dict[GraphChange, float] | None] = [{}] * self.n_seq
+        """The adapters with which the source text and the tokens of each sequence were computed; None: with several
+        scales."""
+        self._patched: list[tuple[GraphChange, ...] | None] = [()] * self.n_seq
+        """The other changes with which they were computed; None: not all with the same."""
         self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
         """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
@@ -375,7 +379,7 @@ class Session(Uncopied):
             for cells in self._cells.values():
                 cells.copied(source, target)
             self._adapting.copy(source, target)
-            self._began[target] = self._began[source]
+            self._adapted[target], self._patched[target] = self._adapted[source], self._patched[source]
             self._set_source(target, self._sources[source])
             self._tokens[target] = list(self._tokens[source])
 
@@ -440,12 +444,13 @@ class Session(Uncopied):
                 wanted=limits,
             )
         self._cut(seq, 0)
+        self._set_source(seq, [])
+        self._compute_with(seq, self._in_effect(seq))
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):
             cells.clear(seq)
             cells.lose(seq, lost)
         self._set_source(seq, read)
         self._filled[seq] = self.n_ctx
-        self._began[seq] = self._in_effect(seq)
         self._tokens[seq] = adopted
 
     def _number(self, seq: int) -> int:
@@ -529,38 +534,61 @@ class Session(Uncopied):
         return self._is_computed_with(checked_scales(lora, self.model.patches), self._number(seq))
 
     def _is_computed_with(self, own: OwnScales, seq: int) -> bool:
-        computed = self._computed_with(seq)
-        return computed is not None and only_scaled(in_effect(own, self.model.patches)) == only_scaled(computed)
+        return self._computed_with(seq) == only_scaled(in_effect(own, self.model.patches))
 
-    def _computed_with(self, seq: int) -> InEffect | None:
-        """What was in effect for the tokens and the source text of a sequence, or is for new ones if it has none.
+    def _computed_with(self, seq: int) -> dict[GraphChange, float] | None:
+        """The adapters for the tokens and the source text of a sequence, or for new ones if it has none.
 
         None: they were computed with several scales.
         """
-        return self._began[seq] if self._tokens[seq] or self._sources[seq] else self._in_effect(seq)
+        return only_scaled(self._in_effect(seq)) if self._is_empty(seq) else self._adapted[seq]
+
+    def _is_empty(self, seq: int) -> bool:
+        return not self._tokens[seq] and not self._sources[seq]
 
     def _compute_with(self, seq: int, changes: InEffect) -> None:
         """Notes what the next tokens of a sequence are computed with."""
-        began = self._began[seq]
-        if not self._tokens[seq] and not self._sources[seq]:
-            self._began[seq] = changes
-        elif began is not None and only_scaled(changes) != only_scaled(began):
-            self._began[seq] = None
+        adapters, patches = only_scaled(changes), unscaled(changes)
+        first = self._is_empty(seq)
+        self._adapted[seq] = adapters if first or adapters == self._adapted[seq] else None
+        self._patched[seq] = patches if first or patches == self._patched[seq] else None
 
     def adapters(self, seq: int = 0) -> str:
-        """The adapters that a sequence is computed with, for a file; those that were removed since are left out.
+        """The adapters that a sequence is computed with, for a file.
 
-        Raises ParameterError if their scales were changed between its tokens.
+        Raises ParameterError if their scales were changed between its tokens, or if one was removed since.
         """
         seq = self._number(seq)
-        computed, there = self._computed_with(seq), self.model.patches
+        computed = self._computed_with(seq)
+        if computed is None or not computed.keys() <= {*self.model.patches}:
+            which = "several scales of adapters" if computed is None else "an adapter that was removed since"
+            raise self._unsaid(seq, which)
+        return as_text(computed)
+
+    def patches(self, seq: int = 0) -> str:
+        """The patches and control vectors that a sequence is computed with, for a file.
+
+        Raises ParameterError for a function, and if they were changed between its tokens.
+        """
+        seq = self._number(seq)
+        computed = unscaled(self._in_effect(seq)) if self._is_empty(seq) else self._patched[seq]
         if computed is None:
-            raise ParameterError(
-                f"the tokens of sequence {seq} were computed with several scales of adapters, which no file can say",
-                got=seq,
-                remedy=f"call clear({seq}), and decode them again",
-            )
-        return as_text({each: scale for each, scale in computed.items() if each in there})
+            raise self._unsaid(seq, "several patches or control vectors")
+        return digests(computed)
+
+    def _unsaid(self, seq: int, which: str) -> ParameterError:
+        return ParameterError(
+            f"the tokens of sequence {seq} were computed with {which}, which no file can say",
+            got=seq,
+            remedy=f"call clear({seq}), and decode them again",
+        )
+
+    def patches_in_effect(self) -> str:
+        """The patches and control vectors with which the next tokens are computed, for a file.
+
+        Raises ParameterError for a function.
+        """
+        return digests(unscaled(in_effect(None, self.model.patches)))
 
     def adapt_as(self, adapters: Mapping[int, str]) -> None:
         """As :meth:`adapt`, with what :meth:`adapters` returned, by sequence.
@@ -610,7 +638,7 @@ class Session(Uncopied):
             positions[0, : len(checked)] = np.arange(len(checked))
             (cells,) = (each for each in self._cells.values() if isinstance(each, SourceCells))
             step.compute(self.model.scheduler, np.array(checked), cells.rows(seq, positions), changes)
-        self._began[seq] = changes
+        self._compute_with(seq, changes)
         self._set_source(seq, checked)
 
     def _source_step(self, n_tok: int, changes: tuple[GraphChange, ...]) -> SourceStep | None:

@@ -2,7 +2,7 @@
 
 The file is a GGUF file.  The tensors ``SEQ.NUMBER`` hold the cells of a sequence, in the order of the model's blocks,
 with the type of the cache.  The metadata holds the tokens, the adapters with which they were computed, and what must be
-equal in the session that restores them.
+equal in the session that restores them: the model, the extents, and the patches and control vectors.
 """
 
 from __future__ import annotations
@@ -92,6 +92,12 @@ class StoredSession(Protocol):
     def adapters(self, seq: int) -> str:
         """The adapters that a sequence is computed with."""
 
+    def patches(self, seq: int) -> str:
+        """The patches and control vectors that a sequence is computed with."""
+
+    def patches_in_effect(self) -> str:
+        """The patches and control vectors with which the next tokens are computed."""
+
     def adapt_as(self, adapters: Mapping[int, str]) -> None:
         """Sets them, by sequence."""
 
@@ -99,7 +105,8 @@ class StoredSession(Protocol):
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
     """Saves all sequences; an existing file is replaced by the complete new one.
 
-    Raises ParameterError if the path is a file of the model; FileKindError, OSError.
+    Raises ParameterError if the path is a file of the model, or if tokens were computed with what no file can say:
+    several scales of adapters, a patch that is a function; FileKindError, OSError.
     """
     check_target(path, session.model.paths)
     with session.locked(), GGUFWriter(path, ARCHITECTURE) as writer:
@@ -117,6 +124,7 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
             _digest(digest, tokens, overwritten, source, session.adapters(seq))
             if not len(tokens) and not len(source):
                 continue
+            writer.add(f"{ARCHITECTURE}.{seq}.patches", session.patches(seq))
             for number, view in enumerate(session.memory.of_sequence(seq)):
                 raw = np.frombuffer(view.tobytes(), np.uint8)
                 writer.add_tensor(f"{seq}.{number}", raw, view.type, view.ne[:2])
@@ -130,21 +138,12 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
 
     The sequences are then computed with the adapters with which they were saved.  Raises GGUFError; ModelError if the
     file is damaged, needs an adapter that the model does not have, or is from another model or a session with other
-    parameters.
+    parameters, patches or control vectors; ParameterError for a patch in effect that is a function.
     """
     with GGUFReader(path) as reader:
         values = Values(reader.metadata, where=os.fspath(path))
-        for key, wanted, what in (
-            (MODEL, _fingerprint(session), "the session's model"),
-            (SHAPE, _shape(session), "the session's n_seq x n_ctx, micro_batch and cache type"),
-        ):
-            if values.text(key) != wanted:
-                raise ModelError(
-                    f"{os.fspath(path)} does not belong to this session: {key} is {values.text(key)}, "
-                    f"but {what} is {wanted}",
-                    got=values.text(key),
-                    wanted=wanted,
-                )
+        _check(values, MODEL, _fingerprint(session), "the session's model")
+        _check(values, SHAPE, _shape(session), "the session's n_seq x n_ctx, micro_batch and cache type")
         kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
         keys = {seq: f"{ARCHITECTURE}.{seq}.adapters" for seq in range(session.n_seq)}
         adapters = {seq: values.text(key) for seq, key in keys.items() if key in values.values}  # older files lack them
@@ -152,7 +151,11 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
         digest = hashlib.sha256()
         for seq, (tokens, overwritten, source) in enumerate(kept):
             _digest(digest, tokens, overwritten, source, adapters.get(seq, ""))
-            for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) or len(source) else ()):
+            computed = len(tokens) or len(source)
+            if computed:
+                what = "the digests of the patches and control vectors in effect"
+                _check(values, f"{ARCHITECTURE}.{seq}.patches", session.patches_in_effect(), what)
+            for number, view in enumerate(session.memory.of_sequence(seq) if computed else ()):
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
                     raise ModelError(
@@ -176,6 +179,17 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
                 view.set_bytes(data)
         for seq, (tokens, overwritten, source) in enumerate(kept):
             session.adopt(seq, tokens.tolist(), overwritten.tolist(), source.tolist())
+
+
+def _check(values: Values, key: str, wanted: str, what: str) -> None:
+    """Raises ModelError if a file does not have what is wanted under a key."""
+    found = values.text(key, "")
+    if found != wanted:
+        raise ModelError(
+            f"{values.where} does not belong to this session: {key} is {found or None}, but {what} is {wanted or None}",
+            got=found,
+            wanted=wanted,
+        )
 
 
 def _sequence(session: StoredSession, values: Values, seq: int) -> tuple[Ints, Ints, Ints]:
