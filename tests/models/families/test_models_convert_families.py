@@ -27,14 +27,16 @@ from ggplug_models.converting import rope
 from ggplug_models.converting.defaults import completed
 from ggplug_models.converting.families import FAMILIES, family_of
 from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.tokens.splitting import BEHAVIORS
 from ggplug_models.converting.tokens.splitting import NAMES as SPLITTING
 from ggplug_models.metadata.values import Values
-from ggplug_models.tokenizers.pre_tokenizers import BY_NAME
+from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PATTERNS, UNNAMED
 
 FOLDERS = DATA / "folders"
 NAMES = sorted(path.name for path in FOLDERS.iterdir() if path.is_dir())
 OURS = {
     "bert.hidden_activation",
+    "tokenizer.ggml.pre_patterns",
     "tokenizer.huggingface.json",
     "tokenizer.ggml.cls_token_id",
     "minicpm3.attention.value_length",
@@ -613,26 +615,75 @@ def read(path: Path) -> dict[str, Any]:
         return dict(reader.metadata)
 
 
+LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+SPLIT_TEXTS = (
+    "It's 12345 a-b, OK?\r\n\n  \u00c9T\u00c9 abCd  \u65e5\u672c\u8a9e",
+    "\u0939\u093f\u0928\u094d\u0926\u0940 \u0661\u0662\u0663 e\u0301E\u0301 \u041f\u0440\u0438\u0432\u0435\u0442",
+    "\u3000\u2028--\n",
+)
+"""With numbers, contractions, marks, line ends, spaces, capitals and other alphabets."""
+
+
+def split(pattern: str, behavior: str = "Isolated", *, invert: bool = False) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+
+
+def splits_alike(folder: Path, out: Path, *steps: dict[str, Any]) -> str:
+    """The name of the steps, with which the converted file splits texts as the library does."""
+    changed(folder, "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": [*steps, LETTERS]})
+    found = read(ggplug_models.convert(folder, out))
+    ours, theirs = load_tokenizer(found), tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in SPLIT_TEXTS:
+        assert [*ours.encode(text)] == theirs.encode(text, add_special_tokens=False).ids
+    return str(found["tokenizer.ggml.pre"])
+
+
 @pytest.mark.parametrize("escaped", [True, False])
 @pytest.mark.parametrize(("patterns", "name"), SPLITTING.items(), ids=SPLITTING.values())
 def test_ways_of_splitting_are_known_by_their_patterns(
     patterns: tuple[str, ...], name: str, escaped: bool, tmp_path: Path
 ) -> None:
-    folder = made("llama3", tmp_path)
-    patterns = tuple(each if escaped else each.replace(r"\r", "\r").replace(r"\n", "\n") for each in patterns)
-    steps: list[Any] = [
-        {"type": "Digits", "individual_digits": True}
-        if each == "each digit"
-        else {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
-        for each in patterns
-    ]
-    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
-    changed(folder, "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
-    assert read(ggplug_models.convert(folder, tmp_path / "out.gguf"))["tokenizer.ggml.pre"] == name
+    shown = (each if escaped else each.replace(r"\r", "\r").replace(r"\n", "\n") for each in patterns)
+    assert splits_alike(made("llama3", tmp_path), tmp_path / "out.gguf", *map(split, shown)) == name
+
+
+@pytest.mark.parametrize("behavior", BEHAVIORS)
+def test_a_file_without_a_name_of_llama_cpp_splits_as_its_folder_does(behavior: str, tmp_path: Path) -> None:
+    steps = split("[-a ]+", behavior), {"type": "Digits", "individual_digits": behavior == "Isolated"}
+    assert splits_alike(made("llama3", tmp_path), tmp_path / "out.gguf", *steps) == UNNAMED
+
+
+def patterns_of(name: str) -> tuple[str, ...]:
+    return next(patterns for patterns, known in SPLITTING.items() if known == name)
+
+
+LINES = split(r"(?:\r?\n)+(?!\r?\n)", "MergedWithNext")
+DIGITS = {"type": "Digits", "individual_digits": True}
+PUBLISHED: dict[str, list[dict[str, Any]]] = {
+    "gpt-4o": [split(*patterns_of("gpt-4o"), "Removed", invert=True)],
+    "laguna": [LINES, split(*patterns_of("qwen2"))],
+    "starcoder": [DIGITS, split(*patterns_of("gpt-2"))],
+    "deepseek-coder": [*map(split, patterns_of("deepseek-coder")[:-1]), DIGITS],
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_forms_of_splitting_have_the_names_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    assert splits_alike(made("llama3", tmp_path), tmp_path / "out.gguf", *PUBLISHED[name]) == name
 
 
 def test_every_way_of_splitting_is_one_that_tokenisers_know() -> None:
-    assert {*SPLITTING.values(), "dbrx"} <= BY_NAME.keys()
+    assert {*SPLITTING.values(), "dbrx", UNNAMED} <= BY_NAME.keys()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "named"), [(None, "is missing"), (["("], "is not a valid"), ([], "must be an array")]
+)
+def test_patterns_that_split_nothing_are_refused_by_their_key(patterns: Any, named: str, tmp_path: Path) -> None:
+    found = read(ggplug_models.convert(made("llama3", tmp_path), tmp_path / "out.gguf"))
+    given = {**found, "tokenizer.ggml.pre": UNNAMED, PATTERNS: patterns}
+    with pytest.raises(ModelError, match=rf"{PATTERNS} {named}"):
+        load_tokenizer({key: value for key, value in given.items() if value is not None})
 
 
 def test_llama_3_words_without_whole_tokens_are_those_of_dbrx(tmp_path: Path) -> None:
@@ -646,7 +697,7 @@ def test_an_unknown_way_of_splitting_is_refused(tmp_path: Path) -> None:
     folder = made("qwen2", tmp_path)
     for way in ({"type": "Whitespace"}, None):
         changed(folder, "tokenizer.json", pre_tokenizer=way)
-        with pytest.raises(ModelError, match=r"tokenizer\.json: pre_tokenizer must be .*pre-tokenizer"):
+        with pytest.raises(ModelError, match=r"tokenizer\.json: pre_tokenizer must be one with ByteLevel"):
             ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
@@ -771,9 +822,19 @@ REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
             "pre_tokenizer: add_prefix_space must be false: .* got True",
         ),
         (
-            ["pre_tokenizer"],
-            {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"},
-            "pre_tokenizer: behavior must be one of Isolated, got 'Removed'",
+            ["pre_tokenizer", "pretokenizers", 0],
+            split("a", "Removed"),
+            r"pre_tokenizer: pretokenizers\[0\]: behavior must be one of Isolated, .*, got 'Removed'",
+        ),
+        (
+            ["pre_tokenizer", "pretokenizers", 0],
+            split("a", "Removed", invert=True),
+            "pre_tokenizer must be one that is known to keep all of a text",
+        ),
+        (
+            ["pre_tokenizer", "pretokenizers", 0],
+            {"type": "Punctuation", "behavior": "Contiguous"},
+            r"pre_tokenizer: pretokenizers\[0\]: type must be one of Split, Digits, ByteLevel, got 'Punctuation'",
         ),
     ],
 )

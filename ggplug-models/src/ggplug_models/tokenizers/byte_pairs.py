@@ -11,7 +11,7 @@ from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
-from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE, PreTokenizer, splitting
+from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PATTERNS, PRE, PreTokenizer, splitting
 from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACES, Defaults, Vocabulary
 
 MERGES = "tokenizer.ggml.merges"
@@ -58,10 +58,11 @@ class BytePairs(Kind):
             self._tokenizer = Tokenizer(model)
             if form is not None:
                 self._tokenizer.normalizer = getattr(normalizers, form)()
+        with library(PATTERNS):
             steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.patterns]
-            if row.bytes_as_text:
-                steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-            self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        if row.bytes_as_text:
+            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
 
     @classmethod
     def of(cls, values: Values) -> BytePairs:

@@ -2,8 +2,9 @@
 
 The names are values of ``tokenizer.ggml.pre``.  Names, patterns and flags are those of llama.cpp
 (``src/llama-vocab.cpp`` and ``src/unicode.cpp``, commit 0c1e570), also if the models' own tokenizers differ, so that
-token ids equal those of llama.cpp.  Patterns are in the syntax of Oniguruma.  They are applied one after the other,
-each to the pieces that the previous ones left; what a pattern does not match is a piece, too.
+token ids equal those of llama.cpp; files that ggplug converted have the patterns of the models.  Patterns are in the
+syntax of Oniguruma.  They are applied one after the other, each to the pieces that the previous ones left; what a
+pattern does not match is a piece, too.
 
 llama.cpp's regular expressions do not distinguish subcategories of letters, so ``\\p{Lu}`` and the like are ``\\p{L}``
 here, and its ``\\d`` are the ten digits of ASCII.
@@ -11,11 +12,13 @@ here, and its ``\\d`` are the ten digits of ASCII.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ggplug_models.metadata.values import Values
+from ggplug_models.metadata.values import REQUIRED, Values
 
 PRE = "tokenizer.ggml.pre"
+PATTERNS = "tokenizer.ggml.pre_patterns"
+"""A key of ggplug's: the patterns, if they are not those of llama.cpp for the name."""
 
 _SUFFIX = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -60,8 +63,7 @@ _CHINESE_AND_KOREAN = (
 )
 _SENTENCES = rf" ?[^(\s|.,!?{_ranges('2026 3002 ff0c 3001 964 6d4 60c')})]+"
 _HAN = _ranges("4e00-9fff 3400-4dbf 20000-2a6df 2a700-2b73f 2b740-2b81f 2b820-2ceaf 2ceb0-2ebef f900-faff 2f800-2fa1f")
-# The cased letters of DeepSeek's tokenizer, up to Unicode 12.
-_CASED = _ranges(
+CASED = _ranges(
     "41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386 388-38a 38c "
     "38e-3a1 3a3-3f5 3f7-481 48a-52f 531-556 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba 1cbd-1cbf 1d00-1d2b "
     "1d6b-1d77 1d79-1d9a 1e00-1f15 1f18-1f1d 1f20-1f45 1f48-1f4d 1f50-1f57 1f59 1f5b 1f5d 1f5f-1f7d 1f80-1fb4 "
@@ -71,6 +73,7 @@ _CASED = _ranges(
     "fb13-fb17 ff21-ff3a ff41-ff5a 10400-1044f 104b0-104d3 104d8-104fb 10c80-10cb2 10cc0-10cf2 118a0-118df "
     "1e900-1e943 "
 )
+"""The cased letters of DeepSeek's tokenizer, up to Unicode 12."""
 _ASIAN = _ranges(
     "4e00-9fff 3400-4dbf 8c48-faff 3040-309f 30a0-30ff ff65-ff9f 2f00-2fdf e40-e7f e80-eff 1780-17ff 1000-109f "
     "aa60-aa7f a9e0-a9ff ac00-d7af 1100-11ff "
@@ -110,6 +113,9 @@ _DEEPSEEK_3_SPLIT = (r"\p{N}{1,3}", _IDEOGRAPHS, _DEEPSEEK_3)
 
 DEFAULT = "default"
 """The pre-tokenizer of files without ``tokenizer.ggml.pre``."""
+
+UNNAMED = "patterns"
+"""The name where llama.cpp has none for the patterns: it refuses the file."""
 
 ROWS = (
     _row(DEFAULT, split=(r"[\p{P}$+<=>\^~|]+", _GPT_2, r"\p{N}+", r"[0-9][0-9][0-9]")),
@@ -226,7 +232,7 @@ ROWS = (
         clean_spaces=False,
         split=(
             r"[\r\n]",
-            rf"\s?[{_CASED}]+",
+            rf"\s?[{CASED}]+",
             rf"\s?[!-/:-~{_ranges('ff01-ff0f ff1a-ff5e 2018-201f 3001-3002')}]+",
             r"\s+\z",
             _CHINESE_AND_KOREAN,
@@ -299,13 +305,16 @@ ROWS = (
     _row("gemma4", "granite-embed-multi-311m", split=(_NEWLINES,), add_bos=True, bytes_as_text=False),
     _row("sarvam-moe", split=(_NEWLINES,), clean_spaces=False, bytes_as_text=False),
     _row("whitespace", split=(r"\S+",), bytes_as_text=False),
+    _row(UNNAMED, split=(), clean_spaces=False),
 )
 
 BY_NAME = {name: row for row in ROWS for name in row.names}
 
 
 def splitting(values: Values) -> PreTokenizer:
-    """The pre-tokenizer that a file's ``tokenizer.ggml.pre`` names.  Raises ModelError for an unknown one."""
-    if not values.text(PRE, None):
-        return BY_NAME[DEFAULT]
-    return values.entry(PRE, BY_NAME, "a pre-tokenizer")
+    """The pre-tokenizer of a file: what ``tokenizer.ggml.pre`` names, with the patterns of the file, if it has some.
+
+    Raises ModelError for an unknown name, and for one without patterns.
+    """
+    row = values.entry(PRE, BY_NAME, "a pre-tokenizer") if values.text(PRE, None) else BY_NAME[DEFAULT]
+    return replace(row, patterns=tuple(values.texts(PATTERNS, row.patterns or REQUIRED, at_least=1)))

@@ -25,7 +25,7 @@ _TEXTS = (
     "The quick brown fox can't jump over 12345 lazy dogs, twice!",
     " two  spaces   three ",
     "first line\n\n\tsecond = [1, 2.5] # line",
-    "naïve Straße 日本語 🙂",
+    "naïve Straße ÀÉ 日本語 हिन्दी Привет 🙂",
 )
 """Texts with what tokenizers differ in: spaces, numbers, marks, lines, capitals, other alphabets."""
 

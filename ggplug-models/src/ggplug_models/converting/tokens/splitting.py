@@ -1,31 +1,37 @@
-"""Finds the name of the pre-tokenizer of a ``tokenizer.json``, for the key ``tokenizer.ggml.pre``.
+"""How a ``tokenizer.json`` splits texts, for the keys ``tokenizer.ggml.pre`` and ``tokenizer.ggml.pre_patterns``.
 
-A ``tokenizer.json`` contains regular expressions; llama.cpp has names for them.  Unknown ones are refused, because a
-file with a wrong name would give other tokens for the same text.
+The regular expressions of the folder go into the file, under a key of ggplug's.  llama.cpp knows them by names instead,
+and has expressions of its own for each name, some of which split texts in other alphabets than Latin otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ggplug_models.converting.tokens.tokenizer_json import pre_tokenizers
 from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.pre_tokenizers import CASED, PATTERNS, PRE, UNNAMED
 
+_DIGIT = r"\p{N}"
+_NUMBERS = r"\p{N}{1,3}"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_CASED = (
+_BY_CASE = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
 )
 
 _IDEOGRAPHS = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _DEEPSEEK_3 = (
-    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"""
-    + _END
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
 )
+_DEEPSEEK = ("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", _DIGIT)
+_MARKS = "!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002"
 _SENTENCES = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
+_LING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_SEED = rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_END}"
 
 
 def _words(numbers: str, marks: str = "") -> str:
@@ -33,59 +39,76 @@ def _words(numbers: str, marks: str = "") -> str:
     return rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{numbers}| ?[^\s\p{{L}}{marks}\p{{N}}]+[\r\n]*|{_END}"
 
 
-def _cased(suffix: str, numbers: str) -> str:
-    return "|".join((*(each + suffix for each in _CASED), numbers, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _END))
+def _by_case(suffix: str, numbers: str) -> str:
+    return "|".join((*(each + suffix for each in _BY_CASE), numbers, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _END))
 
 
-DIGITS = "each digit"
-"""Stands for a pattern that splits off single digits."""
+def _until_next(pattern: str) -> str:
+    """What the pattern matches, with all that follows until its next match."""
+    return rf"(?:{pattern})(?m:(?!{pattern}).)*"
+
+
+def _after_last(pattern: str) -> str:
+    """What the pattern matches, with all that is before it."""
+    return rf"(?m:(?!{pattern}).)*(?:{pattern})"
+
+
+BEHAVIORS: dict[str, Callable[[str], str]] = {
+    "Isolated": str,
+    "Contiguous": "(?:{})+".format,
+    "MergedWithNext": _until_next,
+    "MergedWithPrevious": _after_last,
+}
+"""Patterns whose matches are the pieces that a step Split makes, by what it does with the matches of its own."""
 
 NAMES: dict[tuple[str, ...], str] = {
-    (_words(r"\p{N}{1,3}"),): "llama-bpe",
-    (_words(r"\p{N}"),): "qwen2",
-    (_words(r"\p{N}", marks=r"\p{M}"),): "qwen35",
+    (_words(_NUMBERS),): "llama-bpe",
+    (_words(_DIGIT),): "qwen2",
+    (_words(_DIGIT, marks=r"\p{M}"),): "qwen35",
+    (_NUMBERS, _words(r"\p{N}+")): "minicpm5",
+    (_until_next(r"(?:\r?\n)+(?!\r?\n)"), _words(_DIGIT)): "laguna",
+    (_LING,): "bailingmoe",
+    (_SEED,): "seed-coder",
     (_GPT_2,): "gpt-2",
-    (DIGITS, _GPT_2): "starcoder",
-    (r"\p{N}{1,3}", _IDEOGRAPHS, _DEEPSEEK_3): "deepseek-v3",
+    (_DIGIT, _GPT_2): "starcoder",
+    (_NUMBERS, _IDEOGRAPHS, rf"{_DEEPSEEK_3}[\r\n]*|{_END}"): "deepseek-v3",
+    (_NUMBERS, _IDEOGRAPHS, rf"{_DEEPSEEK_3}|[\r\n]|\s+(?!\S)|\s+", _DIGIT): "spark2_5",
+    (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", *_DEEPSEEK): "deepseek-coder",
+    (r"[\r\n]", rf"\s?[{CASED}]+", rf"\s?[{_MARKS}]+", r"\s+$", *_DEEPSEEK): "deepseek-llm",
     (_SENTENCES,): "bloom",
-    (_cased("", r"\p{N}"),): "tekken",
-    (_cased(f"{_SUFFIX}?", r"\p{N}{1,3}"),): "gpt-4o",
+    (_by_case("", _DIGIT),): "tekken",
+    (_by_case(f"{_SUFFIX}?", _NUMBERS),): "gpt-4o",
+    (r"\d{1,3}(?=(?:\d{3})*\b)", _by_case(f"{_SUFFIX}?", _NUMBERS)): "tiny_aya",
 }
-"""The names of pre-tokenizers, by their patterns, which are applied one after the other."""
+"""llama.cpp's names, by the patterns of published models, which are applied one after the other."""
 
 
-def pre_tokenizer(description: Values) -> str:
-    """The name of the pre-tokenizer.  Raises ModelError if it has none."""
-    if "pre_tokenizer" not in description:
-        raise description.refused("pre_tokenizer", "a pre-tokenizer that llama.cpp has a name for")
+def pre_tokenizer(description: Values) -> dict[str, Any]:
+    """The keys of the pre-tokenizer.  Raises ModelError for one that splits by more than regular expressions."""
     steps = list(pre_tokenizers(description))
-    patterns = tuple(chain.from_iterable(map(_patterns, steps)))
-    letters = [number for number, step in enumerate(steps, 1) if step.text("type") == "ByteLevel"]
-    name = NAMES.get(patterns)
-    if name is None or letters != [len(steps)]:
-        known = ", ".join(sorted({*NAMES.values(), "dbrx"}))
-        raise description.refused(
-            "pre_tokenizer", f"one of the known pre-tokenizers, with ByteLevel at its end: {known}"
-        )
+    if [number for number, step in enumerate(steps, 1) if step.text("type") == "ByteLevel"] != [len(steps)]:
+        raise description.refused("pre_tokenizer", "one with ByteLevel at its end")
+    patterns = tuple(pattern for step in steps for pattern in _patterns(step))
+    name = NAMES.get(patterns, UNNAMED)
+    if name == UNNAMED and any(step.values.get("behavior") == "Removed" for step in steps):
+        raise description.refused("pre_tokenizer", "one that is known to keep all of a text, unlike 'Removed'")
     if name == "llama-bpe" and not description.inner("model").boolean("ignore_merges", False):
-        return "dbrx"  # the same patterns, but words that are tokens are merged as well
-    return name
+        name = "dbrx"  # the same patterns, but words that are tokens are merged as well
+    return {PRE: name, PATTERNS: list(patterns)}
 
 
 def _patterns(step: Values) -> Iterator[str]:
-    kind = step.text("type")
+    """The patterns of a step: each match is a piece, and so is what is between matches."""
+    kind = step.text("type", one_of=("Split", "Digits", "ByteLevel"))
     if kind == "Split":
-        # What a pattern does not match is a piece too; patterns that match everything may say the same as "Removed".
         inverted = step.boolean("invert", False)
-        step.text("behavior", "Isolated", one_of=("Removed", "Isolated") if inverted else ("Isolated",))
+        behavior = step.text("behavior", "Isolated", one_of=("Isolated", "Removed") if inverted else tuple(BEHAVIORS))
         # Some files have the line ends of a pattern as they are, others escaped.
-        yield step.inner("pattern").text("Regex").replace("\r", r"\r").replace("\n", r"\n")
+        pattern = step.inner("pattern").text("Regex").replace("\r", r"\r").replace("\n", r"\n")
+        yield BEHAVIORS["Isolated" if inverted else behavior](pattern)
     elif kind == "Digits":
-        yield DIGITS if step.boolean("individual_digits", False) else kind
-    elif kind == "ByteLevel":
-        if step.boolean("add_prefix_space", False):
-            raise step.refused("add_prefix_space", "false: GGUF files of byte pairs have no key for it")
-        if step.boolean("use_regex", True):
-            yield _GPT_2
-    else:
-        yield kind
+        yield _DIGIT if step.boolean("individual_digits", False) else rf"{_DIGIT}+"
+    elif step.boolean("add_prefix_space", False):
+        raise step.refused("add_prefix_space", "false: GGUF files of byte pairs have no key for it")
+    elif step.boolean("use_regex", True):
+        yield _GPT_2

@@ -126,7 +126,7 @@ def lines(folder: Folder, settings: Values, n_vocab: int) -> dict[str, Any]:
         tokens.put(token, text, kinds.get(kind, CONTROL if named else NORMAL), score)
     for number in range(1, n_vocab - len(lines) + 1):
         tokens.put(len(lines) + number - 1, f"[PAD{number}]", UNUSED, -1000)
-    found = tokens.metadata("plamo2", "default") | {SCORES: tokens.scores, SPACE_PREFIX: False}
+    found = tokens.metadata("plamo2") | {SCORES: tokens.scores, SPACE_PREFIX: False}
     for kind in ("bos", "eos", "pad", "sep", "unk"):
         if f"{kind}_token" in settings:
             text = settings.text(f"{kind}_token")

@@ -12,7 +12,7 @@ from ggplug_models.checks.arguments import natural
 from ggplug_models.converting.tokens.special import looks_special
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.encoders import CONTROL, WORD_START
-from ggplug_models.tokenizers.pre_tokenizers import PRE
+from ggplug_models.tokenizers.pre_tokenizers import DEFAULT, PRE
 from ggplug_models.tokenizers.vocabulary import MODEL, TOKEN_TYPE, TOKENS
 
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
@@ -67,7 +67,7 @@ class TokenTable:
         """The texts of normal tokens."""
         return (text for text, kind in zip(self.texts, self.types, strict=True) if kind == NORMAL)
 
-    def metadata(self, model: str, pre: str) -> dict[str, Any]:
+    def metadata(self, model: str, pre: str = DEFAULT) -> dict[str, Any]:
         return {
             MODEL: model,
             PRE: pre,

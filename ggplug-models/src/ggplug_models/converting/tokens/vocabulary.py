@@ -147,7 +147,7 @@ def _byte_pairs(description: Values, n_vocab: int) -> dict[str, Any]:
         tokens.put(token, text, NORMAL)
     tokens.put_added(description, Values({}))
     joined = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in merges(description)]
-    whole = tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: joined}
+    whole = {**tokens.metadata("gpt2"), **pre_tokenizer(description), MERGES: joined}
     return whole | bare(description, "bos") | of_bytes(description, n_vocab)
 
 
@@ -174,7 +174,7 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
     entries = tokens.put_added(description, settings)
     fixed = [token for token in fixed if token not in entries]
     unigrams = says.integer(MODEL_TYPE) == UNIGRAM
-    whole = tokens.metadata("t5" if unigrams else "llama", "default") | {SCORES: tokens.scores}
+    whole = tokens.metadata("t5" if unigrams else "llama") | {SCORES: tokens.scores}
     if unigrams:
         whole |= {"tokenizer.ggml.unknown_token_id": unknown, **_AS_OF_PAIRS}
     if "model" in description:
@@ -243,7 +243,7 @@ def _unigram(folder: Folder, description: Values, settings: Values, n_vocab: int
     if "model" not in description:
         _put_sentinels(tokens, settings)
     entries = tokens.put_added(description, settings, replaces=False)
-    whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores} | for_unigrams(says)
+    whole = tokens.metadata("t5") | {SCORES: tokens.scores} | for_unigrams(says)
     if (unknown := np.flatnonzero(tokens.types == UNKNOWN)).size:
         whole["tokenizer.ggml.unknown_token_id"] = int(unknown[0])
     if "model" in description:
@@ -282,7 +282,7 @@ def _listed_unigram(description: Values, n_vocab: int) -> dict[str, Any]:
         for token, text in enumerate(tokens.texts):
             if _OF_BYTE.fullmatch(text):
                 tokens.types[token] = BYTE
-    whole = tokens.metadata("t5", "default") | {SCORES: tokens.scores}
+    whole = tokens.metadata("t5") | {SCORES: tokens.scores}
     return whole | bare(description, "eos") | of_unigrams(description, n_vocab, tokens.normal)
 
 
@@ -307,7 +307,7 @@ def _merged_pieces(description: Values, n_vocab: int) -> dict[str, Any]:
     tokens.put_added(description, Values({}))
     if unknown in tokens.texts:
         tokens.types[tokens.texts.index(unknown)] = UNKNOWN
-    whole = tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+    whole = tokens.metadata("llama") | {SCORES: tokens.scores}
     return whole | bare(description, "bos") | of_merges(description, n_vocab, first)
 
 
@@ -328,7 +328,7 @@ def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]
             tokens.put(token, text, CONTROL)
         elif text:
             tokens.put(token, text[2:] if text.startswith("##") else WORD_START + text, NORMAL)
-    found = tokens.metadata("bert", "default") | special(folder, description, settings, config, n_vocab)
+    found = tokens.metadata("bert") | special(folder, description, settings, config, n_vocab)
     found["tokenizer.ggml.token_type_count"] = config.integer("type_vocab_size", 2)
     for key, text in {
         "padding": "[PAD]",
