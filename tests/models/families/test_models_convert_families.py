@@ -1246,3 +1246,7 @@ def test_scales_of_fp8_that_do_not_fit_are_named(tmp_path: Path) -> None:
     changed(folder, "config.json", quantization_config={"quant_method": "fp8", "weight_block_size": [0, 12]})
     with pytest.raises(ModelError, match=r"quantization_config: weight_block_size must be two positive integers"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+    rotated = {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"R4": {}}}}
+    changed(folder, "config.json", quantization_config=rotated)
+    with pytest.raises(ModelError, match=r"quantization_config: transform_config must be null"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")

@@ -320,6 +320,8 @@ def _plain(tensors: Mapping[str, Stored], *settings: Values) -> Mapping[str, Sto
         return tensors
     quantization = holder.inner("quantization_config")
     method = quantization.text("quant_method", "")
+    if quantization.values.get("transform_config"):
+        raise quantization.refused("transform_config", "null: GGUF files have no key for rotations of activations")
     if method == "mxfp4":
         return microscaling.joined(tensors)
     if method == "fp8":
