@@ -242,17 +242,29 @@ def test_entries_for_one_thread_and_for_all_may_alternate(team: Team) -> None:
     assert (x == expected).all()
 
 
-def test_which_entries_wait() -> None:
-    def waits(*entries: tuple[int | None, bool]) -> list[bool]:
-        tape = Tape([Entry(who(), [0], tasks, before) for tasks, before in entries])
-        return [bool(row) for row in tape._rows[:, 3]]
+def waits(*entries: tuple[int | None, bool]) -> list[bool]:
+    tape = Tape([Entry(who(), [0], tasks, before) for tasks, before in entries])
+    return [bool(row) for row in tape._rows[:, 3]]
 
+
+def test_which_entries_wait() -> None:
     all_threads, thread_0 = (None, True), (1, True)
     assert waits(all_threads, all_threads, thread_0, all_threads) == [False, True, True, True]
     assert waits(thread_0, thread_0, thread_0, all_threads) == [False, False, False, True]
     assert waits(all_threads, (None, False), all_threads) == [False, False, True]
     # entry 1 does not wait for entry 0, so entry 2 has to, though both run on thread 0
     assert waits(all_threads, (1, False), thread_0) == [False, False, True]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_each_entry_waits_for_those_before_its_barrier_unless_thread_0_computes_both_in_order(n: int) -> None:
+    for entries in itertools.product(itertools.product((1, 2, None), (True, False)), repeat=n):
+        found = waits(*entries)
+        for later, earlier in itertools.combinations(reversed(range(n)), 2):
+            between = range(earlier + 1, later + 1)
+            if any(entries[i][1] for i in between):
+                in_order = entries[earlier][0] == entries[later][0] == 1
+                assert in_order or any(found[i] for i in between), (entries, earlier, later)
 
 
 def test_every_thread_takes_part_once_with_the_requested_count() -> None:

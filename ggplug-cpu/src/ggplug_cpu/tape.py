@@ -122,10 +122,14 @@ class Tape:
         addresses = {kernel: kernel.address() for kernel in {entry.kernel for entry in self.entries}}
         rows = np.zeros((len(self.entries), Row.bytes // 8), np.int64)
         only_thread_0 = True  # nothing runs before the first entry
+        left_out = False
         for i, entry in enumerate(self.entries):
             if entry.tasks is not None and entry.tasks < 1:
                 raise self._bad(entry, f"tasks is {entry.tasks}; it is None for all threads, or at least 1")
-            waits = entry.barrier_before and i > 0 and not (only_thread_0 and entry.tasks == 1)
+            needed = left_out or (entry.barrier_before and i > 0)
+            waits = needed and not (only_thread_0 and entry.tasks == 1)
+            # a barrier that thread 0 alone does not need is one before the next entry of other threads
+            left_out = needed and not waits
             # once another thread may be busy, an entry for thread 0 has to wait, too
             only_thread_0 = entry.tasks == 1 and (only_thread_0 or waits)
             rows[i] = addresses[entry.kernel], 0, entry.tasks or 0, waits
