@@ -537,13 +537,28 @@ def test_a_typo_in_a_helper_is_a_report_of_forty_lines(pytester: pytest.Pytester
     assert "    from toy.py:9 in compute" in done.stdout
     found = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert found[0]["counts"]["raised"] > 100
-    again = next(line for line in done.stdout.splitlines() if line.startswith("    again: "))
+    check_again(done.stdout, pytester.path)
+
+
+def check_again(output: str, folder: Path) -> None:
+    """Checks that the command in a report runs one case again."""
+    again = next(line for line in output.splitlines() if line.startswith("    again: "))
     command = shlex.split(again.removeprefix("    again: "))
-    alone = subprocess.run(
-        [sys.executable, "-m", *command, *QUIET], capture_output=True, text=True, cwd=pytester.path, check=False
-    )
+    alone = subprocess.run([sys.executable, "-m", *command, *QUIET], capture_output=True, text=True, cwd=folder)
     assert alone.returncode == 1
     assert "1 of 1 cases went wrong" in alone.stdout
+
+
+def test_the_command_that_runs_a_case_again_is_for_the_folder_where_pytest_was_started(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini("[pytest]")  # pytest names tests from here on
+    folder = pytester.mkdir("below")
+    for file in pytester.makepyfile(toy=TOY), pytester.makepyfile(test_toy=TESTS):
+        file.rename(folder / file.name)
+    pytester.syspathinsert(folder)
+    how = ("-m", "pytest", *QUIET, "-k", "test_op and add")
+    check_again(subprocess.run([sys.executable, *how], capture_output=True, text=True, cwd=folder).stdout, folder)
 
 
 STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)\n    signal.pause()").replace(

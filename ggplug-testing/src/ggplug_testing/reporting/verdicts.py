@@ -68,11 +68,13 @@ def _report(test: pytest.Item, device: str, findings: Sequence[Finding]) -> Repo
 
 
 def _command(test: pytest.Item, finding: Finding) -> str:
-    """The command that runs one case."""
+    """The command that runs one case in the folder where pytest was started."""
+    start, (_, *names) = test.config.invocation_params.dir, test.nodeid.split("::")
+    file = test.path.relative_to(start) if test.path.is_relative_to(start) else test.path
     named = test.config.getoption("--ggplug-device")
     device = [] if named is None else ["--ggplug-device", named]
     case = [] if finding.subject == "contract" else ["--ggplug-case", finding.case]
-    return shlex.join(["pytest", test.nodeid, *device, *case])
+    return shlex.join(["pytest", "::".join((file.as_posix(), *names)), *device, *case])
 
 
 class Verdicts:
