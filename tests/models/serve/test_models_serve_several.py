@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -42,8 +43,9 @@ NAMES = ("a", "b", "c")
 class Shelf:
     """Models of one file under several names, whose loading a test can hold or let fail."""
 
-    def __init__(self, names: tuple[str, ...] = NAMES) -> None:
+    def __init__(self, names: tuple[str, ...] = NAMES, idle: float | None = None) -> None:
         self.names = names
+        self.idle = idle
         self.log: list[str] = []
         self.failing: set[str] = set()
         self.held = threading.Event()
@@ -63,7 +65,7 @@ class Shelf:
                 yield found
             self.log.append(f"release {name}")
 
-        return Service(name, opens, slots=1, about=About(path))
+        return Service(name, opens, slots=1, about=About(path), idle=self.idle)
 
     @contextmanager
     def served(self, rules: Rules | None = None, *, most: int = 0, autoload: bool = True) -> Iterator[Live]:
@@ -178,6 +180,65 @@ def test_a_model_that_is_used_is_not_released_and_requests_for_others_wait_in_th
             thread.join(WAIT)
         assert answers == [*order]
         assert shelf.log[:5] == ["load a", "release a", "load b", "release b", "load c"]
+
+
+@contextmanager
+def left_while_loading(live: Live, shelf: Shelf, model: str) -> Iterator[None]:
+    """A block in which a model is loaded whose only client has left; at its end it goes on."""
+    shelf.held.clear()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT)) as leaving:
+        leaving.request("POST", "/v1/completions", json.dumps(asked(model)))
+        until(lambda: f"load {model}" in shelf.log)
+    until(lambda: users(live) == 0)
+    yield
+    shelf.held.set()
+
+
+def test_a_model_whose_client_left_while_it_was_loaded_is_released_after_the_time_without_requests() -> None:
+    shelf = Shelf(idle=0.05)
+    with shelf.served() as live:
+        with left_while_loading(live, shelf, "a"):
+            assert states(live)["a"] == "loading"
+        until(lambda: states(live)["a"] == "sleeping")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_model_whose_client_left_while_it_was_loaded_is_released_when_a_client_says_so(gone: bool) -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        with left_while_loading(live, shelf, "a"):
+            if gone:
+                shelf.names = ("b",)
+                live.ask("GET", "/models?reload=1")
+            else:
+                live.ask("POST", "/models/unload", {"model": "a"})
+        until(lambda: "release a" in shelf.log)
+
+
+def test_a_request_that_says_how_long_its_model_stays_does_not_undo_that_it_is_to_be_released() -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        shelf.held.clear()
+        body = {"model": "a", "prompt": "hello", "stream": False, "keep_alive": -1, "options": {"num_predict": 1}}
+        asking = Doing(lambda: live.ask("POST", "/api/generate", body))
+        until(lambda: states(live)["a"] == "loading")
+        live.ask("POST", "/models/unload", {"model": "a"})
+        shelf.held.set()
+        assert asking.result()[0] == 200
+        until(lambda: states(live)["a"] == "unloaded")
+
+
+def test_requests_that_wait_for_the_same_loading_get_its_error() -> None:
+    shelf = Shelf()
+    shelf.failing.add("a")
+    with shelf.served() as live:
+        shelf.held.clear()
+        asking = [Doing(lambda: live.ask("POST", "/v1/completions", asked("a"))[0]) for _ in range(2)]
+        until(lambda: users(live) == 2)
+        until(lambda: shelf.log)
+        shelf.held.set()
+        assert [each.result() for each in asking] == [500, 500]
+        assert shelf.log == ["load a"]
 
 
 def users(live: Live) -> int:

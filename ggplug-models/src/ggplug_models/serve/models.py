@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Models:
         self._serve = serve
         self._waiting = asyncio.Lock()
         self._left = asyncio.Event()
-        self._loading: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._read()
 
     def named(self, name: str | None) -> Service:
@@ -67,26 +67,36 @@ class Models:
 
         Raises what finding them raises; then they stay as they are.
         """
-        for service in self._read():
-            service.unload()
+        self._read()
         self._close_gone()
 
-    def _read(self) -> list[Service]:
-        """Finds the models; returns the services of those that are gone, or are others now."""
+    def _read(self) -> None:
+        """Finds the models, and which of those before are gone, or are others now."""
         found = self._find()
         same = {name for name, each in found.items() if name in self.services and self._found[name] == each}
         new = {name: self._serve(name, each) for name, each in found.items() if name not in same}
-        gone = [service for name, service in self.services.items() if name not in same]
+        self._gone += [service for name, service in self.services.items() if name not in same]
         self.services = {name: new.get(name) or self.services[name] for name in found}
         self._found = found
-        self._gone += gone
-        return gone
 
     def _close_gone(self) -> None:
-        """Closes the services of models that are gone, whose requests have ended and whose memory was released."""
-        for service in [each for each in self._gone if not each.users and not each.is_loaded]:
-            self._gone.remove(service)
-            service.close()
+        """Closes the services of models that are gone and whose requests have ended, when their memory is released."""
+        for service in [each for each in self._gone if not each.users]:
+            if service.is_loaded:
+                self._begin(self._release(service))
+            else:
+                self._gone.remove(service)
+                service.close()
+
+    async def _release(self, gone: Service) -> None:
+        await gone.sleep(State.UNLOADED)
+        self._close_gone()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begins what goes on in the background."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # -- loading ------------------------------------------------------------------------------------
 
@@ -104,9 +114,7 @@ class Models:
 
     def load(self, service: Service) -> None:
         """Loads a model, in the background."""
-        task = asyncio.get_running_loop().create_task(self._load(service))
-        self._loading.add(task)
-        task.add_done_callback(self._loading.discard)
+        self._begin(self._load(service))
 
     async def _load(self, service: Service) -> None:
         try:
@@ -132,8 +140,7 @@ class Models:
                 service.waiting -= 1
             try:
                 await self._make_free(service)
-                # A client that disconnects now does not end the loading.
-                await asyncio.shield(service.wake())
+                await service.wake()
             finally:
                 self._waiting.release()
         else:

@@ -111,6 +111,7 @@ class Service:
         self._open: ExitStack | None = None
         self._opening = threading.Lock()
         self._changing = asyncio.Lock()
+        self._loading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resting: asyncio.Task[None] | None = None
         self._most = {"texts": waiting + slots, "vectors": waiting + 1}
@@ -128,12 +129,11 @@ class Service:
     def open(self) -> None:
         """Loads the model, if it is not loaded; any thread may call this.  Raises what loading it raises."""
         with self._opening:
-            if self._open is not None:
-                return
-            with ExitStack() as stack:
-                self._last = stack.enter_context(self._opens(self.counts))
-                self._open = stack.pop_all()
-            self._scale()
+            if self._open is None:
+                with ExitStack() as stack:
+                    self._last = stack.enter_context(self._opens(self.counts))
+                    self._open = stack.pop_all()
+                self._scale()
             self.state = State.LOADED
 
     def adapt(self, scales: Mapping[int, float]) -> None:
@@ -158,25 +158,27 @@ class Service:
                 self._open = None
 
     async def wake(self) -> None:
-        """Loads the model, if it is not loaded.  Raises Problem."""
+        """Loads the model, if it is not loaded, also if the caller is cancelled meanwhile.  Raises Problem."""
+        if self.state is not State.LOADED:
+            if self._loading is None or self._loading.done():
+                self._loading = asyncio.create_task(self._load())
+            await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
         async with self._changing:
-            if self.state is State.LOADED:
-                return
             if self.draining:
                 raise shutting_down()
             before, self.state = self.state, State.LOADING
             try:
                 await asyncio.get_running_loop().run_in_executor(None, self.open)
-                self.failed = False
             except Exception as error:
-                self.failed = True
+                self.state, self.failed = before, True
                 LOG.error("%s: cannot be loaded: %s", self.name, in_one_line(error), exc_info=error)
                 raise Problem(
                     500, f"the model {self.name!r} cannot be loaded; see the server's log", code="model_not_loaded"
                 ) from error
-            finally:
-                if self.state is State.LOADING:
-                    self.state = before
+            self.failed = False
+            self.rest()  # all who wanted it may have left
 
     async def sleep(self, state: State) -> None:
         """Releases the model's memory, unless a request uses it.  ``state``: SLEEPING or UNLOADED."""
@@ -205,8 +207,12 @@ class Service:
         return self.users > self.waiting
 
     def keep(self, seconds: float | None) -> None:
-        """Sets how long the model stays loaded after the requests that use it now; None: until the end."""
-        self._kept = seconds
+        """Sets how long the model stays loaded after the requests that use it now; None: until the end.
+
+        After :meth:`unload` that is no time at all.
+        """
+        if self._next is not State.UNLOADED:
+            self._kept = seconds
 
     def rest(self) -> None:
         """Releases the memory after the time without requests, if there is none; in the event loop."""
