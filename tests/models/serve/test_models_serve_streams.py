@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +45,36 @@ def test_a_stream_can_be_read_again_from_any_byte(model: Decoder) -> None:
             status, headers, found = live.ask("GET", f"{STREAM}&from={place}")
             assert (status, found) == (200, whole[place:])
             assert headers["content-type"].startswith("text/event-stream")
+
+
+def test_a_response_that_is_no_stream_can_be_read_from_any_byte(model: Decoder) -> None:
+    with served(model, slots=1) as live:
+        live.ask("POST", COMPLETIONS, {**BODY, "stream": False}, NAMED)
+
+        def read(place: int) -> bytes:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT)) as connection:
+                connection.request("GET", f"{STREAM}&from={place}")
+                return connection.getresponse().read()
+
+        whole = read(0)
+        assert json.loads(whole)["usage"]["completion_tokens"] == 6
+        for place in (10, len(whole) - 1, len(whole), len(whole) + 1):
+            assert read(place) == whole[place:]
+
+
+def test_a_response_that_another_one_replaced_is_not_kept(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Recorded(streams.Recorded):
+        def __init__(self) -> None:
+            super().__init__()
+            kept.add(self)
+
+    monkeypatch.setattr(streams, "Recorded", Recorded)
+    with served(model, slots=1) as live:
+        for _ in range(3):
+            live.ask("POST", COMPLETIONS, BODY, NAMED)
+        until(lambda: gc.collect() is not None and len(kept) == 1)
 
 
 def test_a_text_goes_on_when_its_client_disconnects(model: Decoder) -> None:

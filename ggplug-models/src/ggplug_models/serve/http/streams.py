@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,6 +33,7 @@ class Recorded:
         self.begin: Message | None = None
         self.body = bytearray()
         self.ended = False
+        self.forgetting: asyncio.TimerHandle | None = None
         self.stopped = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -91,7 +92,10 @@ class Streams:
             if recorded.ended:
                 raise Problem(400, "the request was cancelled", code="cancelled")
             await recorded.more()
-        await send(recorded.begin)
+        headers = MutableHeaders(raw=list(recorded.begin["headers"]))
+        if "content-length" in headers:
+            headers["content-length"] = str(max(int(headers["content-length"]) - place, 0))
+        await send({**recorded.begin, "headers": headers.raw})
         while True:
             if place < len(recorded.body):
                 data = bytes(recorded.body[place:])
@@ -133,8 +137,8 @@ class Streams:
                 recorded.begin = message
             else:
                 recorded.body += message.get("body", b"")
-            if len(recorded.body) > MOST_BYTES:
-                self._forget(name, recorded)
+            if len(recorded.body) > MOST_BYTES and self._recorded.get(name) is recorded:
+                self._forget(name)
             recorded.changed()
 
         try:
@@ -142,13 +146,15 @@ class Streams:
         finally:
             recorded.ended = True
             recorded.changed()
-            asyncio.get_running_loop().call_later(SECONDS, self._forget, name, recorded)
+            if self._recorded.get(name) is recorded:
+                recorded.forgetting = asyncio.get_running_loop().call_later(SECONDS, self._forget, name)
 
-    def _forget(self, name: str, recorded: Recorded | None = None, *, stop: bool = False) -> None:
-        """Forgets what is recorded under a name, if it is ``recorded``; None: whatever it is."""
-        found = self._recorded.get(name)
-        if found is None or (recorded is not None and found is not recorded):
+    def _forget(self, name: str, *, stop: bool = False) -> None:
+        """Forgets what is recorded under a name."""
+        found = self._recorded.pop(name, None)
+        if found is None:
             return
-        del self._recorded[name]
+        if found.forgetting is not None:
+            found.forgetting.cancel()
         if stop:
             found.stopped.set()
