@@ -169,6 +169,7 @@ def test_texts_that_go_on_when_the_context_is_full_are_those_without_drafts(
         plain = texts(live, parameters)
     with served(model, draft=draft, draft_tokens=3, **settings) as live:
         found = texts(live, parameters)
+        assert all(slot["speculative"] for slot in live.ask("GET", "/slots")[2])
     assert [each["content"] for each in found] == [each["content"] for each in plain]
     assert all(each["truncated"] and each["tokens_predicted"] == 90 for each in found)
     drafted = sum(each["timings"].get("draft_n", 0) for each in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,14 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from held import Doing, until
 from oracles.packed import RANKERS
 
+import ggplug as gg
 import ggplug_models
 from ggplug.errors import ModelError
 from ggplug_models.networks.decoder import Decoder
+from ggplug_testing import FakeDevice
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -26,6 +30,7 @@ from served import Live, served
 from ggplug_models.serve.apis import ollama_models
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.request import Progress, Request, Times
+from ggplug_models.serve.service import About
 from ggplug_models.serve.timings import timings
 from ggplug_models.serve.writer import Defaults
 
@@ -97,6 +102,23 @@ def test_a_slot_is_saved_erased_and_restored(live: Live) -> None:
     again = post(live, "/completion", asked)
     assert again["timings"]["cache_n"] > 0
     assert again["content"] == first["content"]
+
+
+def test_a_completion_tells_which_slot_computed_it(model: Decoder) -> None:
+    with served(model, slots=3) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        asked = {"prompt": ["a", "a b", "a b c"], "n_predict": 2, "ignore_eos": True, "id_slot": 1}
+        asking = Doing(lambda: post(live, "/completion", asked))
+        until(lambda: live.service.status.active + live.service.status.waiting == 3)
+        live.gate.open()
+        found = asking.result()
+        held = [slot["n_tokens"] for slot in live.ask("GET", "/slots")[2]]
+        assert [held[each["id_slot"]] for each in found] == [each["tokens_evaluated"] + 1 for each in found]
+        assert sorted(each["id_slot"] for each in found) == [0, 1, 2]
+        events = live.ask("POST", "/completion", {"prompt": "a", "n_predict": 2, "id_slot": 2, "stream": True})[2]
+        slots = {json.loads(line[6:])["id_slot"] for line in events.splitlines() if line}
+        assert slots == {2}
 
 
 def damaged(saved: bytes, other: bytes) -> dict[str, bytes]:
@@ -296,6 +318,15 @@ def test_ollama_gets_what_the_model_is(live: Live, model: Decoder) -> None:
     assert details["parameter_size"] == ollama_models._counted(sum(weight.size for weight in model.weights))
     assert details["quantization_level"] == (model.file_type or "")
     assert post(live, "/api/show", {"model": listed["name"]})["details"] == details
+
+
+def test_ollama_gets_when_the_file_was_written_and_how_much_is_in_memory_of_a_device(data: Path) -> None:
+    device, file = FakeDevice("apart", inner=gg.device("CPU")), data / "qwen3.gguf"
+    with ggplug_models.load(file, [device, "CPU"]) as model, served(model, slots=1, about=About(file)) as live:
+        (listed,) = live.ask("GET", "/api/ps")[2]["models"]
+        assert datetime.datetime.fromisoformat(listed["modified_at"]).timestamp() == pytest.approx(file.stat().st_mtime)
+        there = [weight.nbytes for weight in model.weights if weight.buffer.device is device]
+        assert listed["size_vram"] == sum(there) > 0
 
 
 def test_log_probabilities_of_an_echoed_prompt_end_with_the_text_before_a_stop_string(live: Live) -> None:

@@ -283,6 +283,11 @@ class Batcher:
             return Status(**vars(self._counts), waiting=waiting, active=self._shared.active)
 
     @property
+    def guesses(self) -> bool:
+        """Whether there are drafts."""
+        return self._drafts is not None
+
+    @property
     def slots(self) -> list[SlotStatus]:
         """The current status of each slot; after :meth:`close` all are free and empty."""
         active = self._slots.copy()
@@ -469,6 +474,7 @@ class Batcher:
         held = {number: self._held(number, request.lora) for number in free}
         number = max(free, key=lambda n: (n == request.slot, in_common(held[n], request.prompt), -len(held[n])))
         self.sequences.adapt(request.lora, number)
+        request.slot = number
         request.reused = self._rewound(number, request.prompt, [] if request.scored else held[number])
         return number
 

@@ -90,11 +90,11 @@ class Request:
 
     ``choose``: chooses each token; a :class:`~ggplug_models.sampling.Sampler` must not be used by other requests.
     ``max_tokens``: maximum number of tokens; None: until the context is full.  ``ends``: end tokens, which are not part
-    of the text.  ``slot``: the slot that computes it, if it is free; -1: any.  ``shift``: what is dropped when the
-    context is full, so that the text can go on; None: it ends.  ``reports``: whether the listener gets each
-    :class:`Progress`.  ``lora``: scales of adapters for its sequence, see :meth:`.Session.adapt`.  ``scored``: is
-    called with the logits after each token of a part of the prompt; no token of the prompt is then taken from the KV
-    cache.  ``finish``: why the text ended; None before the end.
+    of the text.  ``slot``: the slot that is to compute it, if it is free; -1: any; then the one that does.  ``shift``:
+    what is dropped when the context is full, so that the text can go on; None: it ends.  ``reports``: whether the
+    listener gets each :class:`Progress`.  ``lora``: scales of adapters for its sequence, see :meth:`.Session.adapt`.
+    ``scored``: is called with the logits after each token of a part of the prompt; no token of the prompt is then taken
+    from the KV cache.  ``finish``: why the text ended; None before the end.
 
     One thread iterates over :meth:`tokens`; any thread may call :meth:`cancel`.  If there is a ``listener``, the
     batcher's thread calls it with each event, and :meth:`tokens` yields nothing.  After the events of a step it calls

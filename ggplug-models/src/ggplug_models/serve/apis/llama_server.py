@@ -57,7 +57,7 @@ class NativeReply(Reply):
             "content": delta.text,
             "tokens": delta.tokens,
             "stop": False,
-            "id_slot": max(request.slot, 0),
+            "id_slot": request.slot,
             "tokens_predicted": len(answers.written[index].tokens),
             "tokens_evaluated": len(request.prompt),
         }
@@ -118,7 +118,7 @@ def final(served: Served, asked: Asked, answers: Answers, index: int) -> dict[st
         "index": index,
         "content": written.text,
         "tokens": written.tokens,
-        "id_slot": max(request.slot, 0),
+        "id_slot": request.slot,
         "stop": True,
         "model": served.name,
         "tokens_predicted": len(written.tokens),

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -236,7 +237,7 @@ class OllamaReply(Reply):
         raise NotImplementedError
 
     def _common(self) -> dict[str, Any]:
-        return {"model": self.served.name, "created_at": now(), "done": False}
+        return {"model": self.served.name, "created_at": as_time(time.time()), "done": False}
 
     def _end(self) -> dict[str, Any]:
         answers = self.answers
@@ -280,10 +281,9 @@ def error_body(problem: Problem) -> dict[str, Any]:
     return {"error": problem.message}
 
 
-def now(more: float = 0) -> str:
-    """The current time, and ``more`` seconds, as Ollama writes it."""
-    time = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=more)
-    return time.isoformat().replace("+00:00", "Z")
+def as_time(seconds: float) -> str:
+    """A time, in seconds since 1970, as Ollama writes it."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
 def _calls(written: Written) -> list[dict[str, Any]]:

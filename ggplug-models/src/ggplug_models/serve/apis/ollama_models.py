@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic import AliasChoices, Field
 
 from ggplug_models.networks.decoder import Decoder
-from ggplug_models.serve.apis.ollama import KeepAlive, now
+from ggplug_models.serve.apis.ollama import KeepAlive, as_time
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import Count
 from ggplug_models.serve.problems import Problem
@@ -81,16 +82,22 @@ def running(services: Iterable[Service]) -> dict[str, Any]:
     """The reply of ``/api/ps``: the models that are loaded."""
     return {
         "models": [
-            _listed(service) | {"expires_at": _expiry(service.expires), "size_vram": 0}
+            _listed(service) | {"expires_at": _expiry(service.expires), "size_vram": _on_devices(service)}
             for service in services
             if service.is_loaded
         ]
     }
 
 
+def _on_devices(service: Service) -> int:
+    """The bytes of a model's weights in memory of devices that is not the host's."""
+    weights = service.model.weights if service.is_known else ()
+    return sum(each.nbytes for each in weights if each.buffer is not None and not each.buffer.type.is_host)
+
+
 def _expiry(seconds: float | None) -> str:
     """When a model's memory is released, in so many seconds."""
-    return NEVER if seconds is None or seconds > MOST_SECONDS else now(seconds)
+    return NEVER if seconds is None or seconds > MOST_SECONDS else as_time(time.time() + seconds)
 
 
 def show(service: Service, body: NameBody) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def show(service: Service, body: NameBody) -> dict[str, Any]:
         "details": _details(service),
         "model_info": {key: value for key, value in model.metadata.items() if _is_shown(value)},
         "capabilities": ["completion"] if isinstance(model, Decoder) else ["embedding"],
-        "modified_at": now(),
+        "modified_at": _file(service)[1],
         "license": str(model.metadata.get("general.license", "")),
         "architecture": architecture,
     }
@@ -139,16 +146,22 @@ def refuse(service: Service, body: NameBody) -> dict[str, Any]:
 
 
 def _listed(service: Service) -> dict[str, Any]:
-    file = service.about.file
-    size = file.stat().st_size if file.is_file() else 0
+    size, modified = _file(service)
     return {
         "name": service.name,
         "model": service.name,
-        "modified_at": now(),
+        "modified_at": modified,
         "size": size,
         "digest": "",
         "details": _details(service),
     }
+
+
+def _file(service: Service) -> tuple[int, str]:
+    """The size of a model's file in bytes, and when it was written; without a file 0, and when it was first offered."""
+    file = service.about.file
+    found = file.stat() if file.is_file() else None
+    return (0, as_time(service.created)) if found is None else (found.st_size, as_time(found.st_mtime))
 
 
 def _details(service: Service) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _slot(writer: Writer, status: SlotStatus) -> dict[str, Any]:
         "id": status.number,
         "id_task": -1 if request is None else id(request) & 0x7FFFFFFF,
         "n_ctx": writer.session.n_ctx,
-        "speculative": False,
+        "speculative": writer.batcher.guesses,
         "is_processing": request is not None,
         "n_tokens": status.tokens,
         "next_token": [
