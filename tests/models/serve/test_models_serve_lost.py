@@ -21,6 +21,7 @@ from ggplug.errors import DeviceLostError
 from ggplug_models import Decoder
 from ggplug_models.serve import Batcher, Request
 from ggplug_models.serve.batcher import MOST_REPLAYS
+from ggplug_models.serve.request import Shift
 from ggplug_testing import FakeDevice
 
 pytest.importorskip("fastapi")
@@ -78,8 +79,6 @@ def test_texts_go_on_after_losses_at_any_step(at: int) -> None:
 
 
 def test_a_text_goes_on_after_a_loss_as_it_was_after_its_context_was_full() -> None:
-    from ggplug_models.serve.request import Shift
-
     def tokens(sequences: Held, again: Any) -> list[int]:
         with Batcher(sequences, again=again, replays=True) as batcher:
             request = Request([1, 2, 3], sampler(0), 60, shift=Shift(2))
@@ -87,6 +86,26 @@ def test_a_text_goes_on_after_a_loss_as_it_was_after_its_context_was_full() -> N
             return list(request.tokens())
 
     assert tokens(Losing(50), lambda: (Losing(), None)) == tokens(Losing(), None)
+
+
+def test_a_text_whose_context_has_just_become_full_goes_on_after_a_loss_in_the_prompt_of_another() -> None:
+    first, prompt = [*range(1, 40)], [5, 6]
+
+    def tokens(sequences: Losing) -> list[int]:
+        with Batcher(sequences, again=lambda: (Losing(), None), replays=True) as batcher:
+            text, other = (Request(each, sampler(0), 30, shift=Shift(2)) for each in (first, prompt))
+            sequences.go.clear()
+            batcher.submit(text)
+            sequences.begun.acquire()
+            batcher.submit(other)
+            sequences.go.set()
+            assert list(other.tokens()) == alone(prompt, sampler(0), 30)
+            return list(text.tokens())
+
+    # After step 1 the text has a token too many for its context; step 2, of the same round, is the other one.
+    wanted = Losing()
+    assert tokens(Losing(2)) == tokens(wanted)
+    assert wanted.steps[1:3] == [{0: 1}, {1: 2}]
 
 
 def test_without_permission_texts_end_with_the_error_and_the_next_ones_are_right() -> None:

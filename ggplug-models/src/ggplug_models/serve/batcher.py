@@ -512,7 +512,7 @@ class Batcher:
     def _steps(self) -> Iterator[dict[int, list[int]]]:
         """Yields the steps of a round: the next tokens, by sequence."""
         for number, slot in list(self._slots.items()):
-            if slot.generates and slot.length > self.sequences.n_ctx:
+            if slot.length > self.sequences.n_ctx:  # also of one that is computed again because a device was lost
                 self._shift(number, slot)
         generating = {number: slot.history[-1:] for number, slot in self._slots.items() if slot.generates}
         if generating:
