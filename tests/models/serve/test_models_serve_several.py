@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +49,7 @@ class Shelf:
         self.names = names
         self.idle = idle
         self.log: list[str] = []
+        self.services: weakref.WeakSet[Service] = weakref.WeakSet()
         self.failing: set[str] = set()
         self.held = threading.Event()
         self.held.set()
@@ -65,7 +68,9 @@ class Shelf:
                 yield found
             self.log.append(f"release {name}")
 
-        return Service(name, opens, slots=1, about=About(path), idle=self.idle)
+        service = Service(name, opens, slots=1, about=About(path), idle=self.idle)
+        self.services.add(service)
+        return service
 
     @contextmanager
     def served(self, rules: Rules | None = None, *, most: int = 0, autoload: bool = True) -> Iterator[Live]:
@@ -303,7 +308,7 @@ def test_the_models_are_found_anew_when_a_client_says_so() -> None:
         complete(live, "c")
 
 
-def test_a_model_that_is_gone_leaves_no_threads() -> None:
+def test_nothing_is_left_of_a_model_that_is_gone() -> None:
     def threads() -> int:
         return sum(each.name.startswith("ggplug prompts") for each in threading.enumerate())
 
@@ -313,9 +318,58 @@ def test_a_model_that_is_gone_leaves_no_threads() -> None:
             complete(live, name)
             shelf.names = (following,)
             live.ask("GET", "/models?reload=1")
-            until(lambda gone=name: f"release {gone}" in shelf.log)
-        complete(live, "d")
-        until(lambda: threads() - before <= 2)  # those of one service
+        until(lambda: gc.collect() is not None and [service.name for service in shelf.services] == ["d"])
+        until(lambda: threads() == before)
+    assert sorted(shelf.log) == sorted([f"{what} {name}" for what in ("load", "release") for name in NAMES])
+
+
+def test_the_health_of_several_models_is_that_of_a_server_that_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        complete(live, "a")
+        models = live.server.service
+        assert isinstance(models, Models)
+        assert live.ask("GET", "/health")[::2] == (200, {"status": "ok"})
+        monkeypatch.setattr(Service, "inside", 1)  # so that the server waits for a text
+        live.server.stop()
+        until(lambda: models.draining)
+        assert live.ask("GET", "/health")[::2] == (503, {"status": "shutting down"})
+        shelf.names = ("d",)
+        assert live.ask("GET", "/models?reload=1")[0] == 503
+        monkeypatch.undo()
+
+
+def test_the_requests_of_all_models_are_counted_by_path_and_their_tokens_where_the_model_is_named() -> None:
+    with Shelf().served() as live:
+        complete(live, "a")
+        lines = live.ask("GET", "/metrics")[2].decode().splitlines()
+        assert 'ggplug_http_requests_total{path="/v1/completions",status="200"} 1.0' in lines
+        assert not any("tokens_predicted" in line or "first_token" in line for line in lines)
+        lines = live.ask("GET", "/metrics?model=a")[2].decode().splitlines()
+        assert "llamacpp:tokens_predicted_total 4" in lines
+        assert "ggplug_time_to_first_token_seconds_count 1.0" in lines
+
+
+def test_an_unknown_path_is_one_whatever_model_is_named_and_loads_none() -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        for method, path, body, status in (
+            ("GET", "/else", None, 404),
+            ("POST", "/else", asked("a"), 404),
+            ("GET", "/v1/completions", None, 405),
+            ("POST", "/slots", asked("a"), 405),
+        ):
+            assert live.ask(method, path, body)[0] == status
+        assert shelf.log == []
+
+
+def test_several_requests_in_one_reach_models_that_were_found_later() -> None:
+    shelf = Shelf(())
+    with shelf.served() as live:
+        shelf.names = ("a",)
+        live.ask("GET", "/models?reload=1")
+        body = {"instances": [{"@requestFormat": "completions", **asked("a")}]}
+        assert live.ask("POST", "/predict", body)[2]["predictions"][0]["model"] == "a"
 
 
 def test_keys_are_wanted_for_all_models() -> None:

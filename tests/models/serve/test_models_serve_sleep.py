@@ -116,6 +116,7 @@ def test_what_is_known_is_answered_without_loading_the_model() -> None:
         assert [slot["n_tokens"] for slot in live.ask("GET", "/slots")[2]] == [0, 0]
         assert live.ask("GET", "/tokenizer_info")[0] == 200
         assert live.ask("GET", "/api/ps")[2] == {"models": []}
+        assert live.ask("POST", "/else", {})[0] == 404
         assert asleep(live)
         assert live.ask("POST", "/tokenize", {"content": "hello"})[0] == 200
         assert live.ask("GET", "/props")[2]["is_sleeping"] is False or asleep(live)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
@@ -14,17 +14,16 @@ from starlette.types import ASGIApp
 
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis.errors import response_of
-from ggplug_models.serve.http import predictions
+from ggplug_models.serve.http import predictions, streams
 from ggplug_models.serve.http.access import AccessControl, HeaderNames
 from ggplug_models.serve.http.endpoint import IGNORED
 from ggplug_models.serve.http.incoming import Incoming, RestOfBody
 from ggplug_models.serve.http.models_routes import routes_of_models
 from ggplug_models.serve.http.predictions import Predictions
 from ggplug_models.serve.http.replicas import HEADER, Replicas
-from ggplug_models.serve.http.routes import Route, routes_of
+from ggplug_models.serve.http.routes import Route, routes_of_a_model
 from ggplug_models.serve.http.routes import Rules as Rules
 from ggplug_models.serve.http.routing import Choosing, Waking
-from ggplug_models.serve.http.streams import Streams
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.problems import Problem, problem_of
@@ -34,23 +33,21 @@ from ggplug_models.serve.service import Service
 def application(served: Service | Models | Replicas, rules: Rules | None = None) -> ASGIApp:
     """Creates the ASGI application for the service of a model, for several models, or for copies of one."""
     rules = rules or Rules()
-    if isinstance(served, Service):
-        return _guarded(of_a_model(served, rules), rules, served.metrics, routes_of(served, rules))
     if isinstance(served, Replicas):
         return _guarded(served, rules, Metrics(), ())
+    routes = list(routes_of_a_model(rules))
+    if isinstance(served, Service):
+        return _guarded(of_a_model(served, rules, routes), rules, served.metrics, routes)
     metrics, incoming = Metrics(), Incoming(rules.body_limit)
-    routes = list(routes_of_models(served, rules, metrics))
-    own = _routed(routes)
-    app = Choosing(served, own, lambda service: _routed(routes_of(service, rules)), incoming)
-    # Each of the instances names its model.
-    any_of_them = next(iter(served.services.values()), None)
-    _add_predictions(own, app, () if any_of_them is None else routes_of(any_of_them, rules), incoming)
-    return _guarded(app, rules, metrics, routes)
+    routes_of_all = list(routes_of_models(served, rules, metrics))
+    own = _routed(routes_of_all)
+    app = Choosing(served, own, _routed(routes), incoming)
+    _add_predictions(own, app, routes, incoming)  # each of the instances names its model
+    return _guarded(app, rules, metrics, [*routes_of_all, *routes])
 
 
-def of_a_model(service: Service, rules: Rules) -> ASGIApp:
-    """The application of a model, without access control."""
-    routes = list(routes_of(service, rules))
+def of_a_model(service: Service, rules: Rules, routes: Sequence[Route]) -> ASGIApp:
+    """The application of a model, without access control.  ``routes``: those of :func:`.routes_of_a_model`."""
     app = _routed(routes)
     _add_predictions(app, app, routes, Incoming(rules.body_limit))
     return Waking(app, service)
@@ -76,11 +73,11 @@ def _routed(routes: Iterable[Route]) -> FastAPI:
 def _guarded(app: ASGIApp, rules: Rules, metrics: Metrics, routes: Iterable[Route]) -> ASGIApp:
     """The application behind access control, for web pages of other origins, too."""
     guarded: ASGIApp = AccessControl(
-        Streams(app),
+        streams.Streams(app),
         keys=rules.keys,
         hosts=None if rules.keys else rules.hosts,
         metrics=metrics,
-        paths=[path for paths, _, _ in routes for path in paths if "{" not in path],
+        paths=[predictions.PATH, streams.PATH, *(path for paths, _, _ in routes for path in paths if "{" not in path)],
     )
     if rules.origins:
         guarded = Origins(

@@ -18,11 +18,11 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 class Metrics:
     """The metrics of a server.
 
-    ``status``: returns what was computed.  ``slots``: returns the number of texts that are generated at the same time;
-    0: none are.
+    ``status``: returns what was computed with its model; None: it has several, which have metrics of their own.
+    ``slots``: returns the number of texts that are generated at the same time; 0: none are.
     """
 
-    def __init__(self, status: Callable[[], Status] = Status, slots: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, status: Callable[[], Status] | None = None, slots: Callable[[], int] = lambda: 0) -> None:
         self._registry = CollectorRegistry()
         self._status = status
         self._read = Status()
@@ -35,7 +35,7 @@ class Metrics:
         self.first = Histogram(
             "ggplug_time_to_first_token_seconds",
             "Time from the arrival of a request to its first token.",
-            registry=self._registry,
+            registry=None if status is None else self._registry,
             buckets=SECONDS,
         )
         self.whole = Histogram(
@@ -45,12 +45,16 @@ class Metrics:
             registry=self._registry,
             buckets=SECONDS,
         )
-        self._registry.register(_OfBatcher(status, slots))
+        if status is not None:
+            self._registry.register(_OfBatcher(status, slots))
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text format; rates are those since the last call."""
+        found: bytes = generate_latest(self._registry)
+        if self._status is None:
+            return found
         before, self._read = self._read, self._status()
-        return generate_latest(self._registry) + llama_server_metrics(self._read, before)
+        return found + llama_server_metrics(self._read, before)
 
 
 class _OfBatcher(Collector):

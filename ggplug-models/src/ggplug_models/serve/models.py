@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ggplug_models.serve.problems import Problem, too_many
+from ggplug_models.serve.problems import Problem, shutting_down, too_many
 from ggplug_models.serve.service import Service, State
 
 
@@ -36,6 +36,7 @@ class Models:
     ) -> None:
         self.most = most
         self.autoload = autoload
+        self.draining = False
         self.services: dict[str, Service] = {}
         self._found: Mapping[str, Any] = {}
         self._gone: list[Service] = []
@@ -65,8 +66,10 @@ class Models:
     def reload(self) -> None:
         """Finds the models anew.  One that is gone, or another one now, is released when its requests have ended.
 
-        Raises what finding them raises; then they stay as they are.
+        Raises what finding them raises, and Problem if the server shuts down; then they stay as they are.
         """
+        if self.draining:
+            raise shutting_down()
         self._read()
         self._close_gone()
 
@@ -170,6 +173,11 @@ class Models:
         each = [service.most_inside for service in self.services.values()]
         return max(each, default=0) * (self.most or len(each))
 
+    @property
+    def healthy(self) -> bool:
+        """Whether requests are accepted, for each of the models."""
+        return not self.draining and all(service.healthy for service in self.services.values())
+
     def rest(self) -> None:
         """As :meth:`.Service.rest`, for all models."""
         for service in self._all():
@@ -177,6 +185,7 @@ class Models:
 
     async def drain(self, patience: float, forced: Callable[[], bool]) -> None:
         """As :meth:`.Service.drain`, for all models."""
+        self.draining = True
         await asyncio.gather(*(service.drain(patience, forced) for service in self._all()))
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from starlette.types import Message, Scope
 
 from ggplug_models.serve.app import of_a_model
-from ggplug_models.serve.http.routes import Rules
+from ggplug_models.serve.http.routes import Rules, routes_of_a_model
 from ggplug_models.serve.opening import Offer
 
 
@@ -27,7 +27,7 @@ class Answering:
         with contextlib.suppress(OSError):
             os.chdir(folder)
         self._service = offer.service()
-        self._app = of_a_model(self._service, rules)
+        self._app = of_a_model(self._service, rules, list(routes_of_a_model(rules)))
         self._left: dict[int, asyncio.Event] = {}
 
     async def load(self) -> None:

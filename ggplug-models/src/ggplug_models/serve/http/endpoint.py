@@ -30,6 +30,16 @@ IGNORED = "X-Ggplug-Ignored"
 """Header of responses that names the parameters that were ignored."""
 
 
+SERVICE = "ggplug.service"
+"""What a request's scope has the service under that answers it."""
+
+
+def service_of(request: Request) -> Service:
+    """The service that answers a request."""
+    service: Service = request.scope[SERVICE]
+    return service
+
+
 @dataclass(frozen=True)
 class TextApi:
     """An API for texts: the type of its bodies, what they ask for, and how the answers are written."""
@@ -42,14 +52,13 @@ class TextApi:
 class Bodies:
     """Reads the bodies of requests.  ``strict``: whether unknown parameters and model names are refused."""
 
-    def __init__(self, service: Service, incoming: Incoming, *, strict: bool) -> None:
-        self.service = service
+    def __init__(self, incoming: Incoming, *, strict: bool) -> None:
         self.incoming = incoming
         self.strict = strict
 
     async def raw(self, request: Request, kind: str) -> bytes:
         """The body of a request for texts or vectors, which only counts as a request when it is complete."""
-        self.service.check_capacity(kind)
+        service_of(request).check_capacity(kind)
         return await self.incoming.read(request)
 
     def unknown(self) -> Unknown:
@@ -70,54 +79,56 @@ class TextEndpoint:
 
     def __init__(self, bodies: Bodies, api: TextApi) -> None:
         self._bodies = bodies
-        self._service = bodies.service
         self._api = api
 
     async def answer(self, request: Request) -> Response:
         begun = time.monotonic()
-        writer = self._service.texts
+        service = service_of(request)
+        writer = service.texts
         raw = await self._bodies.raw(request, "texts")
         unknown = self._bodies.unknown()
-        self._service.enter("texts")
+        service.enter("texts")
         answers: Answers | None = None
+
+        async def leave() -> None:
+            if answers is not None:
+                answers.cancel()
+            service.leave("texts")
+
         try:
 
             def prepare() -> tuple[Body, Asked, list[Text]]:
                 body = self._api.body.read(raw, unknown)
-                self._service.accept(body, strict=self._bodies.strict)
+                service.accept(body, strict=self._bodies.strict)
                 asked = self._api.ask(writer, body)
                 if writer.defaults.verbose:
                     asked = replace(asked, verbose=True)
                 return body, asked, writer.texts(asked)
 
-            body, asked, texts = await self._service.prepared(prepare)
+            body, asked, texts = await service.prepared(prepare)
             headers = headers_of(unknown, request.url.path)
             answers = Answers(texts)
             answers.submit(writer.batcher)
-            reply = self._api.reply(self._service.served, body, asked, answers)
+            reply = self._api.reply(service.served, body, asked, answers)
             if asked.stream:
-                events = self._events(answers, reply, begun)
-                stream = EventStream(events, answers.leave, lambda: self._leave(answers), reply.MEDIA_TYPE, headers)
+                events = self._events(service, answers, reply, begun)
+                stream = EventStream(events, answers.leave, leave, reply.MEDIA_TYPE, headers)
                 return stream
             async with watched(request.receive, answers.leave):
                 async for _ in answers.deltas():
                     pass
         except ClientDisconnected:
-            await self._leave(answers)
+            await leave()
             return Response(status_code=499)  # which is not sent
         except BaseException as error:
-            await self._leave(answers)
+            await leave()
             raise logged(error) from error
-        await self._leave(answers)
-        self._service.metrics.first.observe(time.monotonic() - begun)
+        await leave()
+        service.metrics.first.observe(time.monotonic() - begun)
         return json_response(reply.whole(), headers)
 
-    async def _leave(self, answers: Answers | None) -> None:
-        if answers is not None:
-            answers.cancel()
-        self._service.leave("texts")
-
-    async def _events(self, answers: Answers, reply: Reply, begun: float) -> AsyncIterator[bytes]:
+    @staticmethod
+    async def _events(service: Service, answers: Answers, reply: Reply, begun: float) -> AsyncIterator[bytes]:
         """Yields the events of the answers.  An error becomes an event, because the status was sent already."""
         try:
             for data in reply.begin():
@@ -125,7 +136,7 @@ class TextEndpoint:
             waits = True
             async for delta in answers.deltas():
                 if waits and delta.progress is None:
-                    self._service.metrics.first.observe(time.monotonic() - begun)
+                    service.metrics.first.observe(time.monotonic() - begun)
                     waits = False
                 for data in reply.piece(delta):
                     yield data

@@ -12,7 +12,7 @@ from ggplug_models.serve.apis import ollama_models, state
 from ggplug_models.serve.bodies.body import Body, Unknown
 from ggplug_models.serve.http.endpoint import json_response, reported
 from ggplug_models.serve.http.incoming import Incoming
-from ggplug_models.serve.http.routes import HEALTH, MODELS, Route, Rules, answering, metrics_response
+from ggplug_models.serve.http.routes import HEALTH, MODELS, Route, Rules, answering, health, metrics_response
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.page import Page
@@ -30,8 +30,8 @@ def routes_of_models(models: Models, rules: Rules, metrics: Metrics) -> Iterator
     paths = _Paths(models, rules)
     if rules.page:
         yield ["/"], ["GET", "HEAD"], Page().response
-    yield HEALTH, ["GET", "HEAD"], answering(lambda: {"status": "ok"})
-    yield ["/metrics"], ["GET"], metrics_response(metrics, rules)
+    yield HEALTH, ["GET", "HEAD"], health(lambda _: models.healthy)
+    yield ["/metrics"], ["GET"], metrics_response(lambda _: metrics, rules)
     yield ["/props"], ["GET"], answering(paths.props)
     yield [MODELS, "/models"], ["GET"], paths.models
     yield [MODELS + "/{name:path}", "/models/{name:path}"], ["GET"], paths.model

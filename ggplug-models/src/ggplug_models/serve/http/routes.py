@@ -31,7 +31,16 @@ from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
 from ggplug_models.serve.apis.ollama_models import EmbedWork
 from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
 from ggplug_models.serve.bodies.body import Body
-from ggplug_models.serve.http.endpoint import Bodies, TextApi, TextEndpoint, headers_of, json_response, logged, reported
+from ggplug_models.serve.http.endpoint import (
+    Bodies,
+    TextApi,
+    TextEndpoint,
+    headers_of,
+    json_response,
+    logged,
+    reported,
+    service_of,
+)
 from ggplug_models.serve.http.event_stream import watched
 from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE, Metrics
@@ -83,15 +92,15 @@ Route = tuple[Sequence[str], Sequence[str], Handler]
 """Paths, methods, and the handler."""
 
 
-def routes_of(service: Service, rules: Rules) -> Iterator[Route]:
-    """The routes of a model."""
-    bodies = Bodies(service, Incoming(rules.body_limit), strict=rules.strict)
-    paths = _Paths(service, rules, bodies)
+def routes_of_a_model(rules: Rules) -> Iterator[Route]:
+    """The routes of a model, whichever it is: the scope of a request has its service."""
+    bodies = Bodies(Incoming(rules.body_limit), strict=rules.strict)
+    paths = _Paths(rules, bodies)
     if rules.page:
         yield ["/"], ["GET", "HEAD"], Page().response
-    yield HEALTH, ["GET", "HEAD"], paths.health
-    yield ["/metrics"], ["GET"], metrics_response(service.metrics, rules)
-    yield [MODELS, "/models"], ["GET"], paths.models
+    yield HEALTH, ["GET", "HEAD"], health(lambda request: service_of(request).healthy)
+    yield ["/metrics"], ["GET"], metrics_response(lambda request: service_of(request).metrics, rules)
+    yield [MODELS, "/models"], ["GET"], telling(lambda service: {"object": "list", "data": [state.model_of(service)]})
     yield [MODELS + "/{name:path}", "/models/{name:path}"], ["GET"], paths.model
     for api, places in TEXT_APIS.items():
         yield places, ["POST"], TextEndpoint(bodies, api).answer
@@ -101,7 +110,7 @@ def routes_of(service: Service, rules: Rules) -> Iterator[Route]:
     yield rerank, ["POST"], paths.work(RerankBody, RerankWork, RerankWork.reply)
     yield ["/tokenize"], ["POST"], paths.prepared(tokens.TokenizeBody, tokens.tokenize)
     yield ["/detokenize"], ["POST"], paths.prepared(tokens.DetokenizeBody, tokens.detokenize)
-    yield ["/tokenizer_info"], ["GET"], answering(lambda: tokens.tokenizer_info(service))
+    yield ["/tokenizer_info"], ["GET"], telling(tokens.tokenizer_info)
     yield ["/apply-template"], ["POST"], paths.prepared(tokens.TemplateBody, tokens.apply_template)
     counting = [f"{CHAT}/input_tokens", "/chat/completions/input_tokens"]
     yield counting, ["POST"], paths.prepared(tokens.TemplateBody, tokens.input_tokens)
@@ -109,18 +118,18 @@ def routes_of(service: Service, rules: Rules) -> Iterator[Route]:
     yield counting, ["POST"], paths.prepared(messages.AnthropicBody, messages.count_tokens)
     yield ["/v1/responses/input_tokens"], ["POST"], paths.prepared(responses.ResponsesBody, responses.input_tokens)
     yield ["/api/version"], ["GET"], answering(ollama_models.version)
-    yield ["/api/tags"], ["GET"], answering(lambda: ollama_models.tags([service]))
-    yield ["/api/ps"], ["GET"], answering(lambda: ollama_models.running([service]))
+    yield ["/api/tags"], ["GET"], telling(lambda service: ollama_models.tags([service]))
+    yield ["/api/ps"], ["GET"], telling(lambda service: ollama_models.running([service]))
     yield ["/api/show"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.show)
     yield ["/api/pull"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.pull)
     for path, method in (("copy", "POST"), ("delete", "DELETE"), ("push", "POST"), ("create", "POST")):
         yield [f"/api/{path}"], [method], paths.prepared(ollama_models.NameBody, ollama_models.refuse)
     yield ["/api/embed"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.new)
     yield ["/api/embeddings"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.old)
-    yield ["/props"], ["GET"], paths.props
-    yield ["/slots"], ["GET"], paths.slots
+    yield ["/props"], ["GET"], telling(paths.props)
+    yield ["/slots"], ["GET"], telling(paths.slots)
     yield ["/slots/{number}"], ["POST"], paths.slot
-    yield ["/lora-adapters"], ["GET"], answering(lambda: state.adapters(service))
+    yield ["/lora-adapters"], ["GET"], telling(state.adapters)
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
 
 
@@ -133,14 +142,33 @@ def answering(function: Callable[[], Any]) -> Handler:
     return answer
 
 
-def metrics_response(metrics: Metrics, rules: Rules) -> Handler:
+def telling(function: Callable[[Service], Any]) -> Handler:
+    """The handler of a path about a model."""
+
+    async def answer(request: Request) -> Response:
+        return json_response(function(service_of(request)))
+
+    return answer
+
+
+def health(healthy: Callable[[Request], bool]) -> Handler:
+    """The handler of ``/health``."""
+
+    async def answer(request: Request) -> Response:
+        found = healthy(request)
+        return JSONResponse({"status": "ok" if found else "shutting down"}, 200 if found else 503)
+
+    return answer
+
+
+def metrics_response(metrics: Callable[[Request], Metrics], rules: Rules) -> Handler:
     """The handler of ``/metrics``."""
     begun = str(int(time.time()))
 
-    async def answer() -> Response:
+    async def answer(request: Request) -> Response:
         if not rules.metrics:
             raise Problem(501, "this server was started with --no-metrics", code="not_supported")
-        return Response(metrics.text(), media_type=CONTENT_TYPE, headers={"Process-Start-Time-Unix": begun})
+        return Response(metrics(request).text(), media_type=CONTENT_TYPE, headers={"Process-Start-Time-Unix": begun})
 
     return answer
 
@@ -148,55 +176,48 @@ def metrics_response(metrics: Metrics, rules: Rules) -> Handler:
 class _Paths:
     """The handlers of the other routes."""
 
-    def __init__(self, service: Service, rules: Rules, bodies: Bodies) -> None:
-        self._service = service
+    def __init__(self, rules: Rules, bodies: Bodies) -> None:
         self._rules = rules
         self._bodies = bodies
-        self._files = state.SlotFiles(service, rules.slot_files)
 
-    async def health(self) -> Response:
-        healthy = self._service.healthy
-        return JSONResponse({"status": "ok" if healthy else "shutting down"}, 200 if healthy else 503)
+    async def model(self, request: Request, name: str) -> Response:
+        service = service_of(request)
+        service.check_name(name)
+        return json_response(state.model_of(service))
 
-    async def models(self) -> Response:
-        found = state.model_of(self._service)
-        return JSONResponse({"object": "list", "data": [found]})
+    def props(self, service: Service) -> dict[str, Any]:
+        return state.props(service, slots=self._rules.slots, metrics=self._rules.metrics)
 
-    async def model(self, name: str) -> Response:
-        self._service.check_name(name)
-        return JSONResponse(state.model_of(self._service))
-
-    async def props(self) -> Response:
-        return JSONResponse(state.props(self._service, slots=self._rules.slots, metrics=self._rules.metrics))
-
-    async def slots(self) -> Response:
+    def slots(self, service: Service) -> list[dict[str, Any]]:
         if not self._rules.slots:
             raise Problem(501, "this server was started with --no-slot-status", code="not_supported")
-        return JSONResponse(state.slots(self._service))
+        return state.slots(service)
 
     async def slot(self, request: Request, number: str) -> Response:
         if not re.fullmatch("[0-9]{1,9}", number):  # int() fails with thousands of digits
             raise HTTPException(404)
         raw = await self._bodies.raw(request, "texts")
         unknown = self._bodies.unknown()
+        files = state.SlotFiles(service_of(request), self._rules.slot_files)
         with reported():
             body = state.SlotBody.read(raw or b"{}", unknown)
-            found = await self._files.act(int(number), request.query_params.get("action", ""), body)
+            found = await files.act(int(number), request.query_params.get("action", ""), body)
         return json_response(found, headers_of(unknown, request.url.path))
 
     async def set_adapters(self, request: Request) -> Response:
         raw = await self._bodies.raw(request, "texts")
         with reported():
-            return JSONResponse(state.set_adapters(self._service, state.listed(raw)))
+            return json_response(state.set_adapters(service_of(request), state.listed(raw)))
 
     def prepared(self, kind: type[Body], function: Callable[[Service, Any], Any]) -> Handler:
         """The handler of a path whose reply is computed without the model."""
 
         async def answer(request: Request) -> Response:
+            service = service_of(request)
             raw = await self._bodies.raw(request, "texts")
             unknown = self._bodies.unknown()
             with reported():
-                found = await self._service.prepared(lambda: function(self._service, kind.read(raw, unknown)))
+                found = await service.prepared(lambda: function(service, kind.read(raw, unknown)))
             return json_response(found, headers_of(unknown, request.url.path))
 
         return answer
@@ -210,7 +231,7 @@ class _Paths:
         """The handler of a path for vectors or scores: ``compute`` runs in the thread for them."""
 
         async def answer(request: Request) -> Response:
-            service = self._service
+            service = service_of(request)
             raw = await self._bodies.raw(request, "vectors")
             service.enter("vectors")
             cancelled = threading.Event()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis.errors import response_of
+from ggplug_models.serve.http.endpoint import SERVICE
 from ggplug_models.serve.http.event_stream import watched
 from ggplug_models.serve.http.incoming import Incoming, again
 from ggplug_models.serve.models import Models
@@ -27,12 +27,13 @@ READS = ("GET", "HEAD")
 class Waking:
     """ASGI application of one model, which is loaded while a request uses it."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: Starlette, service: Service) -> None:
         self._app = app
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] in READS:
+        scope = {**scope, SERVICE: self._service}
+        if scope["method"] in READS or not answers(self._app, scope):
             await self._app(scope, receive, send)
             return
         try:
@@ -45,14 +46,13 @@ class Waking:
 class Choosing:
     """ASGI application of several models: ``model``, in a body or after the path, says which one answers.
 
-    ``own``: answers the paths about all models.  ``app``: makes the application of a model.
+    ``own``: answers the paths about all models.  ``app``: those about the model whose service is in the scope.
     """
 
-    def __init__(self, models: Models, own: Starlette, app: Callable[[Service], ASGIApp], incoming: Incoming) -> None:
+    def __init__(self, models: Models, own: Starlette, app: Starlette, incoming: Incoming) -> None:
         self._models = models
         self._own = own
-        self._make = app
-        self._apps: dict[Service, ASGIApp] = {}
+        self._app = app
         self._incoming = incoming
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,10 +60,12 @@ class Choosing:
         name = request.query_params.get("model")
         reads = scope["method"] in READS
         try:
-            if not (reads and name) and any(route.matches(scope)[0] is Match.FULL for route in self._own.routes):
+            if not (reads and name) and answers(self._own, scope):
                 await self._own(scope, receive, send)
+            elif not answers(self._app, scope):
+                await self._app(scope, receive, send)
             elif reads:
-                await self._app(self._models.named(name))(scope, receive, send)
+                await self._app({**scope, SERVICE: self._models.named(name)}, receive, send)
             else:
                 raw = await self._incoming.read(request)
                 service = self._models.named(name or await asyncio.to_thread(model_in, raw))
@@ -71,7 +73,7 @@ class Choosing:
                     await self._enter(used, service, receive)
                     receiving = again(raw, receive)
                     del raw  # it is not needed twice
-                    await self._app(service)(scope, receiving, send)
+                    await self._app({**scope, SERVICE: service}, receiving, send)
         except ClientDisconnected:
             pass
         except Problem as problem:
@@ -92,10 +94,10 @@ class Choosing:
             raise ClientDisconnected
         await entering
 
-    def _app(self, service: Service) -> ASGIApp:
-        if service not in self._apps:
-            self._apps[service] = self._make(service)
-        return self._apps[service]
+
+def answers(app: Starlette, scope: Scope) -> bool:
+    """Whether an application has a handler for a request, and not only an error."""
+    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 
 def model_in(raw: bytes) -> str | None:
