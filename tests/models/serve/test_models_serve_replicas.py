@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import importlib
 import json
 import os
@@ -40,8 +41,9 @@ class Nearby:
         self.name = name
         self.lost = self.fails = False
         self.asked = 0
-        self.held = threading.Event()
+        self.held, self.begins = threading.Event(), threading.Event()
         self.held.set()
+        self.begins.set()
         self._made: Any = None
 
     def start(self, factory: str, *given: Any) -> Nearby:
@@ -64,6 +66,8 @@ class Nearby:
 
     async def stream(self, what: str, *given: Any) -> AsyncIterator[Any]:
         self.asked += 1
+        while not self.begins.is_set():
+            await asyncio.sleep(0.01)
         async for each in getattr(self._made, what)(*given):
             while not self.held.is_set() and not self.lost:
                 await asyncio.sleep(0.01)
@@ -156,8 +160,6 @@ def test_a_lost_copy_is_started_again(machines: list[Nearby], data: Path) -> Non
 
 
 def test_a_client_that_leaves_ends_its_text(machines: list[Nearby], data: Path) -> None:
-    import http.client
-
     with served(machines[:1], data) as live:
         connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=60)
         body = {"prompt": "hello", "max_tokens": 150, "temperature": 0, "stream": True, "ignore_eos": True}
@@ -168,6 +170,24 @@ def test_a_client_that_leaves_ends_its_text(machines: list[Nearby], data: Path) 
         connection.close()
         service = machines[0]._made._service
         until(lambda: service.inside == 0)
+        assert service.status.generated_tokens < 150
+        machines[0].held.set()
+
+
+def test_a_client_that_leaves_before_its_copy_knows_of_the_request_ends_its_text(
+    machines: list[Nearby], data: Path
+) -> None:
+    with served(machines[:1], data) as live:
+        machines[0].begins.clear()
+        connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=60)
+        body = {"prompt": "hello", "max_tokens": 150, "temperature": 0, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {**KEY, "Content-Type": "application/json"})
+        until(lambda: machines[0].asked == 1)
+        connection.close()
+        until(lambda: not live.server.server_state.connections)
+        machines[0].begins.set()
+        service = machines[0]._made._service
+        until(lambda: service.status.finished == 1)
         assert service.status.generated_tokens < 150
 
 

@@ -36,7 +36,10 @@ class Answering:
         self._service.rest()
 
     async def ask(self, number: int, scope: Scope, raw: bytes) -> AsyncIterator[list[Message]]:
-        """The messages of the response to a request, in lists as they come."""
+        """The messages of the response to a request, in lists as they come; the first list is empty.
+
+        From then on the request is known to :meth:`leave`.
+        """
         left = self._left[number] = asyncio.Event()
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         parts: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
@@ -50,6 +53,7 @@ class Answering:
         answering = asyncio.ensure_future(self._app(scope, receive, sent.put))
         answering.add_done_callback(lambda _: sent.put_nowait(None))
         try:
+            yield []
             more = True
             while more:
                 messages = [await sent.get()]

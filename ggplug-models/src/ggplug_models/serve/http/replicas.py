@@ -235,11 +235,22 @@ class Replicas:
         """Has a replica answer a request; False if it was lost before its answer began."""
         actor, number, begun = replica.actor, next(self._numbers), False
         assert actor is not None
+        known = left = False
+
+        def leave() -> None:
+            nonlocal left
+            left = True
+            if known:
+                actor.post("leave", number)
+
         carried = {name: scope[name] for name in CARRIED if name in scope}
         replica.busy += 1
         try:
-            async with watched(receive, lambda: actor.post("leave", number)):
+            async with watched(receive, leave):
                 async for messages in actor.stream("ask", number, carried, raw):
+                    if left and not known:
+                        actor.post("leave", number)
+                    known = True
                     for message in messages:
                         if message["type"] == "http.response.start":
                             MutableHeaders(scope=message)[HEADER] = replica.name
