@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -508,6 +509,26 @@ def test_vectors_for_a_client_that_left_are_not_computed(model: Decoder, monkeyp
         until(lambda: computed and live.service.inside == 0)
         assert len(computed) == 1
         assert sum(computed) < 100
+
+
+def test_vectors_under_way_end_when_the_server_does_and_their_clients_get_an_error(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def endless(ids: Any, progress: Any) -> None:
+        begun.set()
+        while True:
+            progress(1)
+
+    monkeypatch.setattr(model, "embed_ids", endless)
+    with served(model, slots=1, patience=0) as live:
+        asking = [Doing(lambda: live.ask("POST", "/v1/embeddings", {"input": "a"})) for _ in range(2)]
+        until(lambda: begun.is_set() and live.service.inside == 2)
+        live.server.stop()
+        for each in asking:
+            status, _, found = each.result()
+            assert (status, found["error"]["code"]) == (503, "shutting_down")
 
 
 def _gone(progress: Any) -> bool:

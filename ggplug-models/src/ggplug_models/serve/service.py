@@ -118,6 +118,8 @@ class Service:
         self._inside = dict.fromkeys(self._most, 0)
         self._prompts = ThreadPoolExecutor(2, "ggplug prompts")
         self._vectors = ThreadPoolExecutor(1, "ggplug vectors")
+        self._computing: set[threading.Event] = set()
+        """What cancels the vectors that are computed, or wait for that."""
 
     # -- loading, and releasing memory --------------------------------------------------------------
 
@@ -347,11 +349,22 @@ class Service:
 
     async def prepared(self, prepare: Callable[[], Result]) -> Result:
         """Runs a function that checks a body and tokenizes its texts, in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._prompts, prepare)
+        return await self._in(self._prompts, prepare)
 
     async def embedded(self, compute: Callable[[threading.Event], Result], cancelled: threading.Event) -> Result:
-        """Runs a function that computes vectors, in the one thread for that."""
-        return await asyncio.get_running_loop().run_in_executor(self._vectors, compute, cancelled)
+        """Runs a function that computes vectors, in the one thread for that; :meth:`close` sets ``cancelled``."""
+        self._computing.add(cancelled)
+        try:
+            return await self._in(self._vectors, compute, cancelled)
+        finally:
+            self._computing.discard(cancelled)
+
+    async def _in(self, threads: ThreadPoolExecutor, function: Callable[..., Result], *given: Any) -> Result:
+        try:
+            found = asyncio.get_running_loop().run_in_executor(threads, function, *given)
+        except RuntimeError as error:  # the service was closed
+            raise shutting_down() from error
+        return await found
 
     # -- shutdown -----------------------------------------------------------------------------------
 
@@ -368,11 +381,13 @@ class Service:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def close(self) -> None:
-        """Cancels all texts and releases the memory."""
+        """Cancels all texts and vectors, and releases the memory."""
         self.draining = True
+        for cancelled in [*self._computing]:
+            cancelled.set()
+        self._vectors.shutdown()
         self._shut()
         self._prompts.shutdown(cancel_futures=True)
-        self._vectors.shutdown(cancel_futures=True)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from ggplug_models.serve.http.event_stream import watched
 from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE, Metrics
 from ggplug_models.serve.page import Page
-from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.problems import Problem, shutting_down
 from ggplug_models.serve.service import Service
 from ggplug_models.serve.vectors import CancelledError
 
@@ -249,7 +249,9 @@ class _Paths:
                         lambda given: json_response(compute(work, given), headers_of(unknown, request.url.path)),
                         cancelled,
                     )
-            except (ClientDisconnected, CancelledError):
+            except (ClientDisconnected, CancelledError) as error:
+                if service.draining:
+                    raise shutting_down() from error
                 return Response(status_code=499)
             except BaseException as error:
                 cancelled.set()
