@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from held import Doing, until
 from oracles.packed import ORACLES
 from paths import DATA
 
@@ -347,6 +348,28 @@ def test_the_scales_of_the_server_hold_for_requests_without_them(live: Any) -> N
         assert adapters() == [-2.0, 0.0]
         assert completion(live)["content"] == text(model)
         live.ask("POST", "/lora-adapters", [{"id": 0, "scale": 0.7}])
+
+
+def test_all_vectors_of_a_request_have_the_same_scales(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, body = live.service.model, {"input": ["a", "b", "c"] * 20}
+    embed, changing = model.embed_ids, []
+
+    def change_meanwhile(ids: Any, progress: Any) -> Any:
+        def one(done: int) -> None:
+            if not changing:
+                changing.append(Doing(lambda: live.ask("POST", "/lora-adapters", [{"id": 0, "scale": -2}])))
+                until(lambda: not changing[0].is_alive() or len(live.service._computing) == 2)
+            progress(done)
+
+        return embed(ids, progress=one)
+
+    first = live.ask("POST", "/v1/embeddings", body)[2]
+    with monkeypatch.context() as patching:
+        patching.setattr(model, "embed_ids", change_meanwhile)
+        assert live.ask("POST", "/v1/embeddings", body)[2] == first
+    assert changing[0].result()[0] == 200
+    assert live.ask("POST", "/v1/embeddings", body)[2] != first
+    live.ask("POST", "/lora-adapters", [{"id": 0, "scale": 0.7}])
 
 
 @pytest.mark.parametrize(

@@ -352,7 +352,7 @@ class Service:
         return await self._in(self._prompts, prepare)
 
     async def embedded(self, compute: Callable[[threading.Event], Result], cancelled: threading.Event) -> Result:
-        """Runs a function that computes vectors, in the one thread for that; :meth:`close` sets ``cancelled``."""
+        """Runs a function in the one thread that computes vectors; :meth:`close` sets ``cancelled``."""
         self._computing.add(cancelled)
         try:
             return await self._in(self._vectors, compute, cancelled)

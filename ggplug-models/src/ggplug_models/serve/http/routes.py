@@ -205,9 +205,13 @@ class _Paths:
         return json_response(found, headers_of(unknown, request.url.path))
 
     async def set_adapters(self, request: Request) -> Response:
+        service = service_of(request)
         raw = await self._bodies.raw(request, "texts")
         with reported():
-            return json_response(state.set_adapters(service_of(request), state.listed(raw)))
+            asked = state.listed(raw)
+            # In the thread for vectors, so that all those of a request have the same scales.
+            found = await service.embedded(lambda _: state.set_adapters(service, asked), threading.Event())
+        return json_response(found)
 
     def prepared(self, kind: type[Body], function: Callable[[Service, Any], Any]) -> Handler:
         """The handler of a path whose reply is computed without the model."""
