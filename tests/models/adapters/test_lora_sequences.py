@@ -350,6 +350,17 @@ def test_the_scales_of_the_server_hold_for_requests_without_them(live: Any) -> N
         live.ask("POST", "/lora-adapters", [{"id": 0, "scale": 0.7}])
 
 
+def test_the_scales_of_a_request_are_among_the_options_of_ollama(live: Any) -> None:
+    lora = [{"id": 0, "scale": -2.0}]
+    options = {"num_predict": 8, "temperature": 0, "ignore_eos": True, "lora": lora}
+    status, headers, found = live.ask(
+        "POST", "/api/generate", {"prompt": "hello", "raw": True, "stream": False, "options": options}
+    )
+    assert (status, "x-ggplug-ignored" in headers) == (200, False)
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.adapt(FIRST, -2):
+        assert found["response"] == text(model)
+
+
 def test_all_vectors_of_a_request_have_the_same_scales(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, body = live.service.model, {"input": ["a", "b", "c"] * 20}
     embed, changing = model.embed_ids, []

@@ -24,8 +24,21 @@ from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.writer import Writer
 
-OPTIONS = ("max_tokens", "stop", "seed", "n_keep")
-"""Parameters that Ollama has among its options, with those of the sampler."""
+OPTIONS = (
+    "max_tokens",
+    "stop",
+    "seed",
+    "logit_bias",
+    "ignore_eos",
+    "samplers",
+    "grammar",
+    "json_schema",
+    "lora",
+    "n_keep",
+    "n_discard",
+    "id_slot",
+)
+"""Parameters of texts that are among Ollama's options, with those of the sampler."""
 
 _Declared = create_model("_Declared", __base__=Body, **fields({**SAMPLER, **{name: TEXTS[name] for name in OPTIONS}}))
 
