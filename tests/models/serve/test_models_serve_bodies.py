@@ -312,6 +312,7 @@ def test_every_path_that_reads_a_body_has_valid_ones() -> None:
 def test_the_bodies_are_valid(lives: Mapping[str, Live], path: str) -> None:
     for body in BODIES[path]:
         for live, _ in served_by(lives, path):
+            ask(live, "/slots/0?action=erase", {})  # short prompts of the others cannot be saved
             status, reply = ask(live, path, body)
             assert status == (501 if path in REFUSING else 200), reply
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from held import Doing, until
-from oracles.packed import RANKERS
+from oracles.packed import RANKERS, model_file
 
 import ggplug as gg
 import ggplug_models
@@ -119,6 +119,20 @@ def test_a_completion_tells_which_slot_computed_it(model: Decoder) -> None:
         events = live.ask("POST", "/completion", {"prompt": "a", "n_predict": 2, "id_slot": 2, "stream": True})[2]
         slots = {json.loads(line[6:])["id_slot"] for line in events.splitlines() if line}
         assert slots == {2}
+
+
+@pytest.mark.parametrize(("name", "length"), [("qwen3", 20), ("mamba", 60), ("mixtral", 60)])
+def test_a_slot_without_tokens_that_can_be_reused_is_not_saved_and_keeps_them(
+    name: str, length: int, tmp_path: Path
+) -> None:
+    asked = {"prompt": [5 + number % 20 for number in range(length)], "n_predict": 4, "ignore_eos": True}
+    rules = Rules(slot_files=tmp_path)
+    with ggplug_models.load(model_file(name), ["CPU"]) as model, served(model, rules, slots=1) as live:
+        post(live, "/completion", asked)
+        status, _, found = live.ask("POST", "/slots/0?action=save", {"filename": "a"})
+        assert (status, found["error"]["code"]) == (400, "nothing_to_save")
+        assert [slot["n_tokens"] for slot in live.ask("GET", "/slots")[2]] == [length + 3]
+    assert not list(tmp_path.iterdir())
 
 
 def damaged(saved: bytes, other: bytes) -> dict[str, bytes]:

@@ -348,10 +348,10 @@ class Session(Uncopied):
             )
         if length == len(self._tokens[seq]):
             return length
-        self._cut(seq, length if self._keeps(seq, length) else 0)
+        self._cut(seq, length if self.can_rewind(length, seq) else 0)
         return len(self._tokens[seq])
 
-    def _keeps(self, seq: int, length: int) -> bool:
+    def can_rewind(self, length: int, seq: int = 0) -> bool:
         """Whether the next token can follow the first ``length`` ones, after others were computed."""
         return not self.model.keeps_states and all(cells.keeps(seq, length) for cells in self._cells.values())
 
@@ -868,7 +868,7 @@ class Session(Uncopied):
                     failed = next((place for place, number in enumerate(own) if not done[number]), len(own))
                     kept = length + sum(len(pieces[number].tokens[seq]) for number in own[:failed])
                     if any(begun[number] for number in own[failed:]):
-                        self._cut(seq, kept if self._keeps(seq, kept) else 0)
+                        self._cut(seq, kept if self.can_rewind(kept, seq) else 0)
                 raise
         return computed
 

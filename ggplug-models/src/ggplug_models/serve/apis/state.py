@@ -142,6 +142,14 @@ class SlotFiles:
         reusable = writer.batcher.reusable(number)
         count = len(writer.session.tokens(number))
         if reusable < count:  # what an answer added is computed differently from a prompt
+            if not (reusable and writer.session.can_rewind(reusable, number)):
+                raise Problem(
+                    400,
+                    f"slot {number} cannot be saved: requests could reuse none of its {count} tokens; they can reuse "
+                    "those of longer prompts, or with a recurrent state those of a prompt without an answer (n_predict "
+                    "0)",
+                    code="nothing_to_save",
+                )
             writer.session.rewind(reusable, number)
         try:
             save(OneSequence(writer.session, number), path)
