@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from held import until
+from held import Doing, until
 
 import ggplug_models
 from ggplug.errors import ModelError
@@ -146,6 +146,21 @@ def test_rates_are_those_since_the_metrics_were_last_asked_for(model: Decoder) -
         text(live)
         assert rate(live) > 0
         assert rate(live) == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_first_token_is_observed_when_it_comes(model: Decoder, stream: bool) -> None:
+    with served(model, slots=1) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        asking = Doing(lambda: live.ask("POST", "/v1/completions", BODY | {"stream": stream})[0])
+        live.gate.wait()
+        live.gate.let()
+        live.gate.wait()  # the step for the second token
+        until(lambda: b"\nggplug_time_to_first_token_seconds_count 1.0\n" in live.ask("GET", "/metrics")[2])
+        assert live.service.inside == 1
+        live.gate.open()
+        assert asking.result() == 200
 
 
 def test_a_model_stays_loaded_while_a_text_is_generated(model: Decoder) -> None:

@@ -14,11 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ggplug.errors import in_one_line
-from ggplug_models.serve.answers import Answers, ClientDisconnected
+from ggplug_models.serve.answers import Answers, ClientDisconnected, Delta
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.body import Body, Unknown
 from ggplug_models.serve.http.event_stream import EventStream, json_of, watched
 from ggplug_models.serve.http.incoming import Incoming
+from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.service import Service
@@ -110,12 +111,11 @@ class TextEndpoint:
             answers = Answers(texts)
             answers.submit(writer.batcher)
             reply = self._api.reply(service.served, body, asked, answers)
+            deltas = self._timed(answers, begun, service.metrics)
             if asked.stream:
-                events = self._events(service, answers, reply, begun)
-                stream = EventStream(events, answers.leave, leave, reply.MEDIA_TYPE, headers)
-                return stream
+                return EventStream(self._events(deltas, reply), answers.leave, leave, reply.MEDIA_TYPE, headers)
             async with watched(request.receive, answers.leave):
-                async for _ in answers.deltas():
+                async for _ in deltas:
                     pass
         except ClientDisconnected:
             await leave()
@@ -124,20 +124,25 @@ class TextEndpoint:
             await leave()
             raise logged(error) from error
         await leave()
-        service.metrics.first.observe(time.monotonic() - begun)
         return json_response(reply.whole(), headers)
 
     @staticmethod
-    async def _events(service: Service, answers: Answers, reply: Reply, begun: float) -> AsyncIterator[bytes]:
+    async def _timed(answers: Answers, begun: float, metrics: Metrics) -> AsyncIterator[Delta]:
+        """Yields the pieces of the answers, and observes when the first of them came."""
+        waits = True
+        async for delta in answers.deltas():
+            if waits and delta.progress is None:
+                metrics.first.observe(time.monotonic() - begun)
+                waits = False
+            yield delta
+
+    @staticmethod
+    async def _events(deltas: AsyncIterator[Delta], reply: Reply) -> AsyncIterator[bytes]:
         """Yields the events of the answers.  An error becomes an event, because the status was sent already."""
         try:
             for data in reply.begin():
                 yield data
-            waits = True
-            async for delta in answers.deltas():
-                if waits and delta.progress is None:
-                    service.metrics.first.observe(time.monotonic() - begun)
-                    waits = False
+            async for delta in deltas:
                 for data in reply.piece(delta):
                     yield data
             for data in reply.end():
