@@ -163,6 +163,14 @@ def test_models_are_loaded_and_unloaded_when_a_client_says_so() -> None:
         until(lambda: states(live)["a"] == "unloaded")
 
 
+def test_a_model_that_sleeps_is_woken_by_a_request_also_where_requests_load_none() -> None:
+    shelf = Shelf(idle=0.05)
+    with shelf.served(autoload=False) as live:
+        live.ask("POST", "/models/load", {"model": "a"})
+        until(lambda: states(live)["a"] == "sleeping")
+        complete(live, "a")
+
+
 @pytest.mark.parametrize("order", ["abcc", "abcb"])
 def test_a_model_that_is_used_is_not_released_and_requests_for_others_wait_in_their_order(order: str) -> None:
     shelf = Shelf()

@@ -127,7 +127,7 @@ class Models:
             pass  # the log has it, and the list of the models
 
     async def _ready(self, service: Service, load: bool) -> None:
-        if not service.is_loaded and not load:
+        if service.state is State.UNLOADED and not load:
             raise Problem(
                 400,
                 f"the model {service.name!r} is not loaded, and requests do not load models; POST /models/load does",
