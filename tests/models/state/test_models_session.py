@@ -22,7 +22,7 @@ from ggplug_models import LayerSplit, Outputs, Session
 from ggplug_models.checks.ids import listed_ids
 from ggplug_models.generation.loop import generate
 from ggplug_models.sampling import Sampler, Sampling
-from ggplug_models.state.cells import Cells, CompressedCells, rounded
+from ggplug_models.state.cells import Cells, ChunkedCells, CompressedCells, rounded
 
 TEXT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 60)]
 
@@ -282,15 +282,16 @@ def test_what_is_no_id_is_refused_in_a_short_list_too(tokens: Any) -> None:
         listed_ids(tokens, 300, "text")
 
 
-def test_masks_show_what_lies_within_the_window() -> None:
-    cells = Cells(1, 512, 8, 12)
-    cells.advance(0, 70)
-    shown = cells.mask(0, np.array([[68, 69, -1]]), np.array([70]), 64)[0, 0]
-    positions = np.array([max(p for p in range(70) if p % 64 == cell) for cell in range(64)])
-    for row, position in ((0, 68), (1, 69)):
-        wanted = (positions <= position) & (position - positions < 12)
-        assert np.array_equal(shown[row] == 0, wanted)
-    assert np.all(np.isneginf(shown[2]))
+@pytest.mark.parametrize("kind", [Cells, ChunkedCells])
+def test_masks_show_what_lies_within_the_window_or_the_chunk(kind: type[Cells]) -> None:
+    cells = kind(1, 512, 8, 12)
+    cells.advance(0, 74)
+    shown = cells.mask(0, np.array([[71, 72, 73, -1]]), np.array([74]), 64)[0, 0]
+    held = np.array([max(p for p in range(74) if p % 64 == cell) for cell in range(64)])
+    for row, position in enumerate((71, 72, 73)):
+        within = held // 12 == position // 12 if kind is ChunkedCells else position - held < 12
+        assert np.array_equal(shown[row] == 0, (held <= position) & within)
+    assert np.all(np.isneginf(shown[3]))
 
 
 def test_a_model_gives_logits_and_goes_on_with_a_text(model: Any) -> None:

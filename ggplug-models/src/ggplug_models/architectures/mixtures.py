@@ -20,6 +20,7 @@ from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.state.cells import Cells, ChunkedCells
 from ggplug_models.weights.weights import Weights
 
 
@@ -219,23 +220,22 @@ class Llama4(Llama):
     """Llama 4 (Meta, 2025): three of four blocks rotate, and normalise heads after that; experts with sigmoid scores,
     which multiply what they read, and a shared one.
 
-    Blocks that rotate attend within chunks of 8192 positions, so contexts are no longer than that.
+    Blocks that rotate attend within chunks of 8192 positions.
     """
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.slide_with_rope(hp, 4)
-        self.windows = [0] * len(self.windows)
+        self.slide_with_rope(hp, 4, default=CHUNK)
+        self.windows = [CHUNK if window else 0 for window in self.windows]
         self.chunked = hp.integer("attention.sliding_window", CHUNK, at_least=0) > 0
         self.every = hp.integer("interleave_moe_layer_step")
         experts = Experts.needed(hp, gating=Gating.SIGMOID, normalized=False)
         self.norms_heads = experts.n_expert != 128
         self.experts = replace(experts, weighs_inputs=True, n_ff_shared=experts.n_ff)
 
-    @property
-    def most_positions(self) -> int | None:
-        """The number of positions that blocks with chunks attend to."""
-        return CHUNK if self.chunked else None
+    def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
+        found = super().cells(n_seq, n_ctx, n_step)
+        return found | {CHUNK: ChunkedCells(n_seq, n_ctx, n_step, CHUNK)} if CHUNK in found else found
 
     def rope_of(self, block: Block) -> Rope | None:
         if not self.chunked:

@@ -132,8 +132,19 @@ class Cells:
         lost = self._lost[first : first + len(lengths), np.newaxis]
         held = np.where((held >= 0) & (held >= lost), held, np.iinfo(np.int64).max)
         seen = held[:, np.newaxis] <= positions[..., np.newaxis]
-        seen &= positions[..., np.newaxis] - held[:, np.newaxis] < self.window
+        seen &= held[:, np.newaxis] >= self.earliest(positions)[..., np.newaxis]
         return np.where(seen, _VISIBLE, _MASKED)[:, np.newaxis]
+
+    def earliest(self, positions: Ints) -> Ints:
+        """The first position within the window of each one."""
+        return positions - self.window + 1
+
+
+class ChunkedCells(Cells):
+    """The cells of blocks that attend to the positions of the same chunk of ``window`` ones."""
+
+    def earliest(self, positions: Ints) -> Ints:
+        return positions // self.window * self.window
 
 
 SOURCE = -1
