@@ -241,6 +241,35 @@ def test_a_request_that_says_how_long_its_model_stays_does_not_undo_that_it_is_t
         until(lambda: states(live)["a"] == "unloaded")
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_request_that_comes_while_others_use_a_model_does_not_undo_that_it_is_to_be_released(loads: bool) -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        shelf.held.clear()
+        asking = [Doing(lambda: complete(live, "a")) for _ in range(2)]
+        until(lambda: users(live) == 2)
+        live.ask("POST", "/models/unload", {"model": "a"})
+        if loads:
+            live.ask("POST", "/models/load", {"model": "a"})
+        asking.append(Doing(lambda: complete(live, "a")))
+        until(lambda: users(live) >= 3)
+        shelf.held.set()
+        for each in asking:
+            each.result()
+        if not loads:
+            until(lambda: states(live)["a"] == "unloaded")
+        assert shelf.log == ["load a", "release a"][: 1 if loads else 2]
+
+
+def test_a_model_that_sleeps_is_not_woken_after_a_client_unloaded_it_where_requests_load_none() -> None:
+    with Shelf(idle=0.05).served(autoload=False) as live:
+        live.ask("POST", "/models/load", {"model": "a"})
+        until(lambda: states(live)["a"] == "sleeping")
+        live.ask("POST", "/models/unload", {"model": "a"})
+        assert states(live)["a"] == "unloaded"
+        assert live.ask("POST", "/v1/completions", asked("a"))[0] == 400
+
+
 def test_requests_that_wait_for_the_same_loading_get_its_error() -> None:
     shelf = Shelf()
     shelf.failing.add("a")

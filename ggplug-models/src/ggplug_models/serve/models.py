@@ -117,6 +117,7 @@ class Models:
 
     def load(self, service: Service) -> None:
         """Loads a model, in the background."""
+        service.want()
         self._begin(self._load(service))
 
     async def _load(self, service: Service) -> None:

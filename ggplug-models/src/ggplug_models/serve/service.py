@@ -193,7 +193,8 @@ class Service:
     async def used(self, wake: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[None]:
         """A block in which the model is loaded.  ``wake``: called instead of :meth:`wake`.  Raises Problem."""
         self.users += 1
-        self._kept, self._next = self._idle, State.SLEEPING
+        if self.users == 1 or self._next is State.SLEEPING:  # an unload waits for the others
+            self.want()
         self._stop_timer()
         try:
             await (wake or self.wake)()
@@ -207,6 +208,10 @@ class Service:
     def is_used(self) -> bool:
         """Whether a request computes, or is about to, and does not wait for another model's release."""
         return self.users > self.waiting
+
+    def want(self) -> None:
+        """Ends the effect of :meth:`keep` and :meth:`unload`."""
+        self._kept, self._next = self._idle, State.SLEEPING
 
     def keep(self, seconds: float | None) -> None:
         """Sets how long the model stays loaded after the requests that use it now; None: until the end.
@@ -225,6 +230,8 @@ class Service:
     def unload(self) -> None:
         """Releases the memory when the requests that use it have ended; in the event loop."""
         self._kept, self._next = 0, State.UNLOADED
+        if self.state is State.SLEEPING:
+            self.state = State.UNLOADED
         self.rest()
 
     @property
