@@ -383,6 +383,24 @@ def test_all_vectors_of_a_request_have_the_same_scales(live: Any, monkeypatch: p
     live.ask("POST", "/lora-adapters", [{"id": 0, "scale": 0.7}])
 
 
+def test_all_texts_of_a_request_have_the_same_scales(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = live.service.texts
+    sampling = writer._sampling
+
+    def change_meanwhile(asked: Any, number: int) -> Any:
+        if number == 1:
+            live.service.adapt({0: -2.0, 1: 1.0})
+        return sampling(asked, number)
+
+    body = {"prompt": "hello", "max_tokens": 8, "temperature": 0, "n": 3}
+    with monkeypatch.context() as patching:
+        patching.setattr(writer, "_sampling", change_meanwhile)
+        found = live.ask("POST", "/v1/completions", body)[2]
+    live.service.adapt({0: 0.7})
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.adapt(FIRST, 0.7):
+        assert [each["text"] for each in found["choices"]] == [text(model)] * 3
+
+
 @pytest.mark.parametrize(
     "lora", [[{"id": 2, "scale": 1}], [{"id": -1, "scale": 1}], [{"id": 0}], [{"scale": 1}], 7, {}]
 )

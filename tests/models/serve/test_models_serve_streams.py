@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from held import until
+from held import Doing, until
 
 from ggplug_models.networks.decoder import Decoder
 
@@ -134,6 +134,30 @@ def test_a_stream_that_is_too_long_is_sent_but_not_kept(model: Decoder, monkeypa
     with served(model, slots=1) as live:
         assert live.ask("POST", COMPLETIONS, BODY, NAMED)[2].endswith(b"data: [DONE]\n\n")
         assert live.ask("GET", STREAM)[0] == 404
+
+
+@pytest.mark.parametrize("too", ["long", "many"])
+def test_a_text_whose_response_is_not_kept_ends_when_a_client_says_so(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, too: str
+) -> None:
+    monkeypatch.setattr(streams, "MOST_BYTES" if too == "long" else "MOST", 1)
+    monkeypatch.setattr("held.PATIENCE", WAIT / 3)  # less than the gate's, at whose end the request ends, too
+    with served(model, slots=2) as live:
+        assert live.gate is not None
+        live.gate.shut()
+        with sent(live, NAMED) as connection:
+            live.gate.let()
+            assert connection.getresponse().read(1)
+        if too == "many":
+            others = Doing(lambda: live.ask("POST", COMPLETIONS, BODY, {"X-Conversation-Id": "two"}))
+            until(lambda: live.service.inside == 2)
+        until(lambda: live.ask("GET", STREAM)[0] == 404)
+        assert live.ask("DELETE", STREAM)[0] == 204
+        (request,) = (each.request for each in live.service.texts.batcher.slots if each.number == 0)
+        until(lambda: request.cancelled)
+        live.gate.open()
+        if too == "many":
+            assert others.result()[0] == 200
 
 
 @pytest.mark.parametrize("place", ["-1", "x", "", "1.0", "9" * 99])

@@ -150,8 +150,11 @@ class Service:
 
     def _scale(self) -> None:
         if self._last is not None:
-            for adapter, scale in zip(self._last.adapters, self.scales, strict=True):
+            scales = dict(zip(self._last.adapters, self.scales, strict=True))
+            for adapter, scale in scales.items():
                 adapter.scale = scale
+            if self._last.writer is not None:
+                self._last.writer.scales = scales
 
     def _shut(self) -> None:
         with self._opening:

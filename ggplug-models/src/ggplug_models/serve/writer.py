@@ -115,6 +115,8 @@ class Writer:
     ) -> None:
         self.model = model
         self.adapters = adapters
+        self.scales = {each: each.scale for each in adapters}
+        """The scales of adapters for requests that choose none; they are replaced, not changed."""
         self.tokenizer = model.tokenizer
         self.defaults = defaults or Defaults()
         Sampling(**self.defaults.settings)  # so that wrong defaults are refused now
@@ -197,9 +199,10 @@ class Writer:
 
     def texts(self, asked: Asked) -> list[Text]:
         """The texts of a request, ``n`` for each prompt.  Raises Problem, ParameterError, ModelError."""
-        return [self._text(asked, prompt, number) for prompt in asked.prompts for number in range(asked.n)]
+        lora = self._lora(asked.lora)
+        return [self._text(asked, prompt, number, lora) for prompt in asked.prompts for number in range(asked.n)]
 
-    def _text(self, asked: Asked, prompt: list[int], number: int) -> Text:
+    def _text(self, asked: Asked, prompt: list[int], number: int, lora: Lora | None) -> Text:
         """One of the ``n`` texts of a prompt; each further one uses the next seed."""
         sampling = self._sampling(asked, number)
         sampler = self._sampler(asked, sampling)
@@ -221,13 +224,16 @@ class Writer:
             slot=asked.slot,
             shift=self._shift(asked, prompt),
             reports=asked.progress,
-            lora=self._lora(asked.lora),
+            lora=lora,
         )
 
     def _lora(self, asked: Mapping[int, float] | None) -> Lora | None:
-        """The scales of the adapters for a text.  Raises ParameterError for an adapter that is not there."""
-        if asked is None:  # the scales of now: they may be changed before the text ends
-            return {each: each.scale for each in self.adapters} or None
+        """The scales of the adapters for the texts of a request.
+
+        Raises ParameterError for an adapter that is not there.
+        """
+        if asked is None:
+            return self.scales or None
         for number in asked:
             check_adapter(number, len(self.adapters))
         return {each: asked.get(number, 0.0) for number, each in enumerate(self.adapters)}
