@@ -531,6 +531,19 @@ def test_vectors_under_way_end_when_the_server_does_and_their_clients_get_an_err
             assert (status, found["error"]["code"]) == (503, "shutting_down")
 
 
+def test_requests_that_wait_for_a_thread_when_the_server_ends_get_an_error(model: Decoder) -> None:
+    goes_on = threading.Event()
+    with served(model, slots=1, patience=0) as live:
+        for _ in range(live.service._prompts._max_workers):
+            live.service._prompts.submit(goes_on.wait)
+        asking = Doing(lambda: live.ask("POST", "/tokenize", {"content": "a"}))
+        until(lambda: live.service._prompts._work_queue.qsize())
+        live.server.stop()
+        status, _, found = asking.result()
+        goes_on.set()
+        assert (status, found["error"]["code"]) == (503, "shutting_down")
+
+
 def _gone(progress: Any) -> bool:
     try:
         progress(1)

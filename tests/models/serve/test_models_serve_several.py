@@ -152,6 +152,11 @@ def test_the_model_that_was_not_used_for_the_longest_time_is_released() -> None:
         assert shelf.log == ["load a", "load b", "release b", "load c"]
 
 
+def test_the_names_of_ollama_are_those_of_models_also_where_names_are_checked() -> None:
+    with Shelf().served(Rules(strict=True)) as live:
+        assert live.ask("POST", "/v1/completions", asked("a:latest"))[0] == 200
+
+
 def test_models_are_loaded_and_unloaded_when_a_client_says_so() -> None:
     with Shelf().served(autoload=False) as live:
         status, _, found = live.ask("POST", "/v1/completions", asked("a"))

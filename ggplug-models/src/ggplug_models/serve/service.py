@@ -313,7 +313,7 @@ class Service:
 
     def check_name(self, name: str | None, *, strict: bool = True) -> None:
         """Raises Problem if ``name`` is not a name of this model; None, and any if not ``strict``, is allowed."""
-        if strict and name is not None and name not in self.names:
+        if strict and name is not None and self.names.isdisjoint((name, name.removesuffix(":latest"))):
             raise Problem(
                 404,
                 f"unknown model {name!r:.200}; the model of this server is {self.name!r}",
@@ -374,7 +374,7 @@ class Service:
             found = asyncio.get_running_loop().run_in_executor(threads, function, *given)
         except RuntimeError as error:  # the service was closed
             raise shutting_down() from error
-        return await found
+        return await result_of(found)
 
     # -- shutdown -----------------------------------------------------------------------------------
 
@@ -398,6 +398,17 @@ class Service:
         self._vectors.shutdown()
         self._shut()
         self._prompts.shutdown(cancel_futures=True)
+
+
+async def result_of(future: Awaitable[Result]) -> Result:
+    """What a future gives that others may cancel when the server shuts down.  Raises Problem then."""
+    try:
+        return await future
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # the caller is cancelled
+            raise
+        raise shutting_down() from None
 
 
 @contextmanager

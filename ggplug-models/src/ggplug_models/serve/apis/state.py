@@ -15,7 +15,7 @@ from ggplug_models.serve.batcher import SlotStatus
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import LoraScale
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.service import FINGERPRINT, Service
+from ggplug_models.serve.service import FINGERPRINT, Service, result_of
 from ggplug_models.serve.timings import timings
 from ggplug_models.serve.writer import Writer
 from ggplug_models.state.one_sequence import OneSequence
@@ -119,7 +119,7 @@ class SlotFiles:
         return await self._called(writer, lambda: self._restore(writer, number, path))
 
     async def _called(self, writer: Writer, function: Any) -> dict[str, Any]:
-        found: dict[str, Any] = await asyncio.wrap_future(writer.batcher.call(function))
+        found: dict[str, Any] = await result_of(asyncio.wrap_future(writer.batcher.call(function)))
         return found
 
     def _path(self, name: str | None) -> Path:
