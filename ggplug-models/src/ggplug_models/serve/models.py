@@ -85,7 +85,7 @@ class Models:
     def _close_gone(self) -> None:
         """Closes the services of models that are gone and whose requests have ended, when their memory is released."""
         for service in [each for each in self._gone if not each.users]:
-            if service.is_loaded:
+            if service.takes_memory:
                 self._begin(self._release(service))
             else:
                 self._gone.remove(service)
@@ -153,9 +153,13 @@ class Models:
     async def _make_free(self, service: Service) -> None:
         """Waits until one more model may be loaded, and releases others for it."""
         while not service.is_loaded and self.most:
-            held = [each for each in self._all() if each.is_loaded]
+            held = [each for each in self._all() if each.takes_memory]
             if len(held) < self.most:
                 return
+            released = next((each for each in held if not each.is_loaded), None)
+            if released is not None:
+                await released.sleep(State.UNLOADED)  # waits until it is
+                continue
             unused = [each for each in held if not each.is_used]
             if unused:
                 await min(unused, key=lambda each: each.rested).sleep(State.UNLOADED)

@@ -118,6 +118,7 @@ class Service:
         self._inside = dict.fromkeys(self._most, 0)
         self._prompts = ThreadPoolExecutor(2, "ggplug prompts")
         self._vectors = ThreadPoolExecutor(1, "ggplug vectors")
+        """Computes vectors, and loads and releases the model, when there are none to compute."""
         self._computing: set[threading.Event] = set()
         """What cancels the vectors that are computed, or wait for that."""
 
@@ -125,8 +126,13 @@ class Service:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the model takes memory."""
+        """Whether the model is loaded, or about to be."""
         return self.state in (State.LOADED, State.LOADING)
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether the model is loaded, or is being loaded or released."""
+        return self.is_loaded or self._changing.locked()
 
     def open(self) -> None:
         """Loads the model, if it is not loaded; any thread may call this.  Raises what loading it raises."""
@@ -175,7 +181,7 @@ class Service:
                 raise shutting_down()
             before, self.state = self.state, State.LOADING
             try:
-                await asyncio.get_running_loop().run_in_executor(None, self.open)
+                await asyncio.get_running_loop().run_in_executor(self._vectors, self.open)
             except Exception as error:
                 self.state, self.failed = before, True
                 LOG.error("%s: cannot be loaded: %s", self.name, in_one_line(error), exc_info=error)
@@ -190,7 +196,7 @@ class Service:
         async with self._changing:
             if self.state is State.LOADED and not self.is_used:
                 self.state = state
-                await asyncio.get_running_loop().run_in_executor(None, self._shut)
+                await asyncio.get_running_loop().run_in_executor(self._vectors, self._shut)
 
     @asynccontextmanager
     async def used(self, wake: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[None]:
