@@ -341,6 +341,9 @@ def test_ollama_gets_when_the_file_was_written_and_how_much_is_in_memory_of_a_de
         assert datetime.datetime.fromisoformat(listed["modified_at"]).timestamp() == pytest.approx(file.stat().st_mtime)
         there = [weight.nbytes for weight in model.weights if weight.buffer.device is device]
         assert listed["size_vram"] == sum(there) > 0
+    with ggplug_models.load(file, ["CPU"]) as model, served(model, slots=1, about=About(file)) as live:
+        assert any(weight.buffer.type.name == "CPU packed" for weight in model.weights)
+        assert live.ask("GET", "/api/ps")[2]["models"][0]["size_vram"] == 0
 
 
 def test_log_probabilities_of_an_echoed_prompt_end_with_the_text_before_a_stop_string(live: Live) -> None:

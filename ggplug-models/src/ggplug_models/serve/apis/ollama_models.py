@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import AliasChoices, Field
 
+from ggplug.backend import Device
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.serve.apis.ollama import KeepAlive, as_time
 from ggplug_models.serve.bodies.body import Body, Many
@@ -90,9 +91,10 @@ def running(services: Iterable[Service]) -> dict[str, Any]:
 
 
 def _on_devices(service: Service) -> int:
-    """The bytes of a model's weights in memory of devices that is not the host's."""
+    """The bytes of a model's weights on devices whose memory is not the host's."""
     weights = service.model.weights if service.is_known else ()
-    return sum(each.nbytes for each in weights if each.buffer is not None and not each.buffer.type.is_host)
+    devices = ((each, each.buffer.type.device) for each in weights if each.buffer is not None)
+    return sum(each.nbytes for each, device in devices if isinstance(device, Device) and not device.buffer_type.is_host)
 
 
 def _expiry(seconds: float | None) -> str:
