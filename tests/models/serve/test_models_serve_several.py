@@ -310,6 +310,16 @@ def test_the_server_answers_while_a_model_that_is_gone_is_released() -> None:
         until(lambda: "release a" in shelf.log)
 
 
+def test_a_model_that_sleeps_keeps_its_place_until_a_client_loads_another_one_where_requests_load_none() -> None:
+    with Shelf(idle=0.05).served(most=1, autoload=False) as live:
+        for name in ("a", "b"):
+            live.ask("POST", "/models/load", {"model": name})
+            until(lambda name=name: states(live)[name] == "sleeping")
+        assert states(live)["a"] == "unloaded"
+        assert live.ask("POST", "/v1/completions", asked("a"))[0] == 400
+        complete(live, "b")
+
+
 def test_requests_that_wait_for_the_same_loading_get_its_error() -> None:
     shelf = Shelf()
     shelf.failing.add("a")

@@ -153,12 +153,13 @@ class Models:
     async def _make_free(self, service: Service) -> None:
         """Waits until one more model may be loaded, and releases others for it."""
         while not service.is_loaded and self.most:
-            held = [each for each in self._all() if each.takes_memory]
+            others = (each for each in self._all() if each is not service)
+            held = [service] * service.takes_memory + [each for each in others if self._has_place(each)]
             if len(held) < self.most:
                 return
-            released = next((each for each in held if not each.is_loaded), None)
-            if released is not None:
-                await released.sleep(State.UNLOADED)  # waits until it is
+            other = next((each for each in held if not each.is_loaded), None)
+            if other is not None:
+                await other.sleep(State.UNLOADED)  # or waits until it is released
                 continue
             unused = [each for each in held if not each.is_used]
             if unused:
@@ -166,6 +167,10 @@ class Models:
             else:
                 self._left.clear()
                 await self._left.wait()
+
+    def _has_place(self, service: Service) -> bool:
+        """Whether a model counts: it takes memory, or sleeps where requests may wake it, but load no other one."""
+        return service.takes_memory or (not self.autoload and service.state is State.SLEEPING)
 
     def _all(self) -> list[Service]:
         return [*self.services.values(), *self._gone]

@@ -16,7 +16,7 @@ from ggplug_models.serve.app import Rules, application
 from ggplug_models.serve.connections import Connection
 from ggplug_models.serve.http.replicas import Replicas
 from ggplug_models.serve.models import Models
-from ggplug_models.serve.service import Service
+from ggplug_models.serve.service import TICK, Service
 
 PATIENCE = 10.0
 """Seconds that running answers may take when the server shuts down."""
@@ -75,6 +75,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends first the answers, then the connections."""
         await self.service.drain(self._patience, lambda: self.force_exit)
+        await asyncio.sleep(TICK)  # so that those whose requests were cancelled get their errors
         await super().shutdown(sockets)
 
 

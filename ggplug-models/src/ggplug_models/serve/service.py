@@ -194,7 +194,9 @@ class Service:
     async def sleep(self, state: State) -> None:
         """Releases the model's memory, unless a request uses it.  ``state``: SLEEPING or UNLOADED."""
         async with self._changing:
-            if self.state is State.LOADED and not self.is_used:
+            if self.state is State.SLEEPING:
+                self.state = state
+            elif self.state is State.LOADED and not self.is_used:
                 self.state = state
                 await asyncio.get_running_loop().run_in_executor(self._vectors, self._shut)
 
