@@ -20,7 +20,6 @@ from ggplug_models.networks.model import Model
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.placement import Placement
 from ggplug_models.weights.rules import Chooses, Rule
-from ggplug_models.weights.weights import digest_of_file
 
 
 def load(
@@ -58,12 +57,12 @@ def load(
     chosen, placement = Placement.of(placement, split_mode).combined(chosen_devices(devices))
     with gguf.GGUFReader(path) as reader:
         decided = decide(reader, chosen, placement, pack=pack, pack_growth=pack_growth)
-        paths, digest = reader.paths, digest_of_file(reader)
+        paths = reader.paths
 
     weights, metadata = gguf.load(path, decided.where, progress=progress)
     try:
         model = decided.model(weights, metadata, chosen)
-        model.paths, model.digest, model.n_copies = tuple(paths), digest, n_copies
+        model.paths, model.n_copies = tuple(paths), n_copies
         if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
             model.files = MappedFiles(paths)
         return model

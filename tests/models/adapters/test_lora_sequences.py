@@ -222,6 +222,22 @@ def test_a_file_of_a_session_says_which_adapters_computed_it(tmp_path: Path, sec
         np.testing.assert_array_equal(session.decode({1: [1]})[1], wanted)
 
 
+def test_adapters_of_the_same_matrices_with_other_factors_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    other, saved = tmp_path / "other.gguf", tmp_path / "saved.gguf"
+    with GGUFReader(FIRST) as reader, GGUFWriter(other) as writer:
+        writer.add_metadata_of(reader, without=("adapter.lora.alpha",))
+        writer.add("adapter.lora.alpha", np.float32(2 * reader.metadata["adapter.lora.alpha"]))
+        for name, info in reader.tensors.items():
+            writer.add_tensor(name, np.array(reader.data(info)), info.type, info.ne)
+        writer.write()
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
+        with model.adapt(FIRST):
+            session.decode({0: PROMPT})
+            session.save(saved)
+        with model.adapt(other), pytest.raises(ModelError, match="a LoRA adapter that is not in effect"):
+            session.restore(saved)
+
+
 def test_tokens_that_were_computed_with_a_former_scale_of_the_model_are_not_taken_for_those_of_the_new_one(
     tmp_path: Path,
 ) -> None:

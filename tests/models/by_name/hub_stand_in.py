@@ -151,9 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
             hub.held.set()
             hub.released.wait(WAIT)
             end = hold
-        else:
+        hub.sent.append((file, first, max(end - first, 0)))  # before the client can have everything
+        if hold is None or hold <= first:
             self.wfile.write(content[first:end])
-        hub.sent.append((file, first, max(end - first, 0)))
         if end < size:
             self.close_connection = True
 

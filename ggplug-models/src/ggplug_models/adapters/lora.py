@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ggplug.types import KERNEL_FLOATS
 from ggplug_models.checks.arguments import number
 from ggplug_models.layers.patches import GraphChange, Scales
 from ggplug_models.metadata.values import Values
-from ggplug_models.weights.weights import digest_of_tensors
+from ggplug_models.weights.weights import digest_of
 
 A, B = ".lora_a", ".lora_b"
 TABLE = "token_embd.weight"
@@ -135,8 +136,8 @@ class LoraAdapter(GraphChange):
 
     @cached_property
     def digest(self) -> str:
-        """The digest of the matrices."""
-        return digest_of_tensors(self.tensors)
+        """The digest of the matrices and their factor."""
+        return hashlib.sha256(f"{digest_of(self.tensors)} {self.file.alpha!r}".encode()).hexdigest()
 
     def scaled(self, scales: Scales) -> GraphChange:
         return _Scaled(self, scales)

@@ -22,7 +22,7 @@ from ggplug_models.state.session import Session
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.packing import PackedWeight
 from ggplug_models.weights.placement import Placed
-from ggplug_models.weights.weights import Weights, digest_of_tensors
+from ggplug_models.weights.weights import Weights, digest_of
 
 
 class Model(Uncopied):
@@ -94,11 +94,9 @@ class Model(Uncopied):
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the weights, which does not depend on devices, placement or packing.
-
-        :func:`.load` computes it from the file; otherwise it is computed when it is first used.
-        """
-        return digest_of_tensors(self.weights)
+        """A digest of the weights, which does not depend on devices, placement or packing; computed when it is first
+        used."""
+        return digest_of(self.weights)
 
     @property
     def n_params(self) -> int:

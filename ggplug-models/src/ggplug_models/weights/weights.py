@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import zlib
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from ggplug.backend import Buffer, Device
 from ggplug.errors import ModelError
-from ggplug.gguf import GGUFReader, TensorInfo
-from ggplug.gguf.format import is_foreign, swap_byte_order
 from ggplug.tensor import Context, Tensor
 
-W = TypeVar("W", Tensor, TensorInfo)
-
-SAMPLES, SAMPLE_BYTES = 256, 4096
-"""The digest reads about this many samples of this size from all weights together, or all of a smaller model."""
+_PIECE = 4 << 20
+"""How many bytes of a weight are read at a time."""
 
 
 class Weights:
@@ -171,48 +169,31 @@ def _extents(ne: tuple[int, ...]) -> str:
     return f"({', '.join('any' if extent < 0 else str(extent) for extent in ne)})"
 
 
-def digest_of(weights: Iterable[W], read: Callable[[W, int, int], Any]) -> str:
-    """A digest of weights that does not depend on where they are stored: of names, types, extents, and samples of
-    bytes.
+def digest_of(weights: Context) -> str:
+    """A digest of weights that does not depend on where they are stored: of names, types, extents and all bytes.
 
-    ``read(weight, offset, size)``: returns bytes of whole blocks, in the host's byte order.  The order of the weights
-    does not matter.  The samples include the first and the last blocks of each weight; small models are read as a
-    whole.
+    The order of the weights does not matter.  It reads some gigabytes in a second, and tells weights apart that are
+    others by chance, not by intent: of the bytes of each there is a CRC-32.
     """
     found = hashlib.sha256()
-    ordered = sorted(weights, key=lambda weight: weight.name)
-    total = sum(weight.nbytes for weight in ordered)
-    for weight in ordered:
+    for weight in sorted(weights, key=lambda weight: weight.name):
         ne = weight.ne + (1,) * (4 - len(weight.ne))
-        found.update(f"{weight.name} {weight.type.name} {ne}\n".encode())
-        block, blocks = weight.type.block_bytes, weight.nbytes // weight.type.block_bytes
-        size = max(1, SAMPLE_BYTES // block)
-        last = max(blocks - size, 0)
-        steps = -(-last // size)
-        if total > SAMPLES * SAMPLE_BYTES:
-            steps = min(steps, 1 + SAMPLES * weight.nbytes // total)
-        for step in range(steps + 1 if blocks else 0):
-            start = last * step // max(steps, 1)
-            found.update(read(weight, start * block, min(size, blocks) * block))
+        found.update(f"{weight.name} {weight.type.name} {ne} {_checksum(weight):08x}\n".encode())
     return found.hexdigest()
 
 
-def digest_of_file(reader: GGUFReader) -> str:
-    """:func:`digest_of` the weights in a file."""
+def _checksum(weight: Tensor) -> int:
+    block = weight.type.block_bytes
 
-    def read(info: TensorInfo, offset: int, size: int) -> Any:
-        data = reader.data(info)[offset : offset + size]
-        return swap_byte_order(data, info.type) if is_foreign(reader.endian) else data
+    def of_bytes(buffer: Buffer, at: int) -> int:
+        device = buffer.type.device
+        packed = isinstance(device, Device) and buffer.type in device.extra_buffer_types
+        size = weight.nbytes if packed else max(1, _PIECE // block) * block  # each read of a packed one unpacks it
+        found = 0
+        for start in range(0, weight.nbytes, size):
+            piece = np.empty(min(size, weight.nbytes - start), np.uint8)
+            buffer.get_tensor(weight, piece, at, start)
+            found = zlib.crc32(piece.data, found)
+        return found
 
-    return digest_of(reader.tensors.values(), read)
-
-
-def digest_of_tensors(weights: Context) -> str:
-    """:func:`digest_of` weights that are loaded."""
-
-    def read(tensor: Tensor, offset: int, size: int) -> Any:
-        out = np.empty(size, np.uint8)
-        tensor.access(lambda buffer, start: buffer.get_tensor(tensor, out, start, offset))
-        return out
-
-    return digest_of(weights, read)
+    return weight.access(of_bytes)
