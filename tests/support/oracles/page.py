@@ -106,9 +106,10 @@ normalised text); llama.cpp puts a space before each text, and finds the longest
 pre-tokenizers are refused by name.
 
 The regular expressions by which a `tokenizer.json` splits texts before it merges bytes are under
-`tokenizer.ggml.pre_patterns`, so that all texts have its tokens.  llama.cpp reads the name under `tokenizer.ggml.pre`
-instead, and splits some texts otherwise (with the names `gpt-4o` and `tekken` words with combining marks, as in Hindi).
-Where it has no name, the name is `patterns`, and llama.cpp refuses the file.  Refused are steps that are no regular
+`tokenizer.ggml.pre_patterns`, so that all texts have its tokens; `tokenizer.ggml.pre_behaviors` says what happens to
+their matches, if these are not all pieces of their own.  llama.cpp reads the name under `tokenizer.ggml.pre` instead,
+and splits some texts otherwise (with the names `gpt-4o` and `tekken` words with combining marks, as in Hindi).  Where
+it has no name, the name is `patterns`, and llama.cpp refuses the file.  Refused are steps that are no regular
 expressions, as Falcon 7B's.
 
 A `tokenizer.model` alone is followed as SentencePiece does: unigrams become a vocabulary of T5's kind (`t5`), also in

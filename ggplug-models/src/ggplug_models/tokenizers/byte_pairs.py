@@ -59,7 +59,7 @@ class BytePairs(Kind):
             if form is not None:
                 self._tokenizer.normalizer = getattr(normalizers, form)()
         with library(PATTERNS):
-            steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.patterns]
+            steps: list[Any] = [pre_tokenizers.Split(Regex(each.pattern), each.behavior) for each in row.splits]
         if row.bytes_as_text:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ggplug_models.metadata.values import REQUIRED, Values
+from ggplug_models.metadata.values import Values
 
 PRE = "tokenizer.ggml.pre"
 PATTERNS = "tokenizer.ggml.pre_patterns"
 """A key of ggplug's: the patterns, if they are not those of llama.cpp for the name."""
+BEHAVIORS = "tokenizer.ggml.pre_behaviors"
+"""A key of ggplug's: what happens to the matches of each pattern, if they are not all pieces of their own."""
+ISOLATED = "isolated"
 
 _SUFFIX = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -81,10 +84,19 @@ _ASIAN = _ranges(
 
 
 @dataclass(frozen=True)
+class Splits:
+    """A pattern, and what happens to its matches: ``"isolated"``, ``"contiguous"``, ``"merged_with_next"`` or
+    ``"merged_with_previous"``."""
+
+    pattern: str
+    behavior: str = ISOLATED
+
+
+@dataclass(frozen=True)
 class PreTokenizer:
     """A way of splitting texts, with other properties of the models that use it.
 
-    ``names``: values of ``tokenizer.ggml.pre``.  ``patterns``: regular expressions, applied one after the other.
+    ``names``: values of ``tokenizer.ggml.pre``.  ``splits``: regular expressions, applied one after the other.
     ``whole_words``: a word that is a token is not split, whatever the merges.  ``add_bos``: whether texts begin with
     BOS if the file does not say so.  ``bos``: whether there is a BOS token if the file names none.  ``clean_spaces``:
     whether llama.cpp removes spaces before punctuation in detokenized text.  ``bytes_as_text``: whether each byte is
@@ -93,7 +105,7 @@ class PreTokenizer:
     """
 
     names: tuple[str, ...]
-    patterns: tuple[str, ...]
+    splits: tuple[Splits, ...]
     whole_words: bool = False
     add_bos: bool = False
     bos: bool = True
@@ -102,7 +114,7 @@ class PreTokenizer:
 
 
 def _row(*names: str, split: tuple[str, ...], **flags: bool) -> PreTokenizer:
-    return PreTokenizer(names, split, **flags)
+    return PreTokenizer(names, tuple(map(Splits, split)), **flags)
 
 
 _GPT_4O = _by_case(r"[\p{L}&&[^a-z]]", r"[\p{L}&&[^A-Z]]", r"\p{N}{1,3}")
@@ -317,4 +329,11 @@ def splitting(values: Values) -> PreTokenizer:
     Raises ModelError for an unknown name, and for one without patterns.
     """
     row = values.entry(PRE, BY_NAME, "a pre-tokenizer") if values.text(PRE, None) else BY_NAME[DEFAULT]
-    return replace(row, patterns=tuple(values.texts(PATTERNS, row.patterns or REQUIRED, at_least=1)))
+    if PATTERNS not in values and row.splits:
+        return row
+    patterns = values.texts(PATTERNS, at_least=1)
+    behaviors = values.texts(BEHAVIORS, [ISOLATED] * len(patterns))
+    known = (ISOLATED, "contiguous", "merged_with_next", "merged_with_previous")
+    if len(behaviors) != len(patterns) or not {*behaviors} <= {*known}:
+        raise values.refused(BEHAVIORS, f"one of {', '.join(known)} for each of {len(patterns)} patterns")
+    return replace(row, splits=tuple(map(Splits, patterns, behaviors)))

@@ -6,12 +6,20 @@ and has expressions of its own for each name, some of which split texts in other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ggplug_models.converting.tokens.tokenizer_json import pre_tokenizers
 from ggplug_models.metadata.values import Values
-from ggplug_models.tokenizers.pre_tokenizers import CASED, PATTERNS, PRE, UNNAMED
+from ggplug_models.tokenizers.pre_tokenizers import BEHAVIORS, CASED, ISOLATED, PATTERNS, PRE, UNNAMED, Splits
+
+_BEHAVIORS = {
+    "Isolated": ISOLATED,
+    "Contiguous": "contiguous",
+    "MergedWithNext": "merged_with_next",
+    "MergedWithPrevious": "merged_with_previous",
+}
+"""What happens to matches, as ``tokenizer.json`` and files call it."""
 
 _DIGIT = r"\p{N}"
 _NUMBERS = r"\p{N}{1,3}"
@@ -43,30 +51,14 @@ def _by_case(suffix: str, numbers: str) -> str:
     return "|".join((*(each + suffix for each in _BY_CASE), numbers, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _END))
 
 
-def _until_next(pattern: str) -> str:
-    """What the pattern matches, with all that follows until its next match."""
-    return rf"(?:{pattern})(?m:(?!{pattern}).)*"
+_LINES = Splits(r"(?:\r?\n)+(?!\r?\n)", "merged_with_next")
 
-
-def _after_last(pattern: str) -> str:
-    """What the pattern matches, with all that is before it."""
-    return rf"(?m:(?!{pattern}).)*(?:{pattern})"
-
-
-BEHAVIORS: dict[str, Callable[[str], str]] = {
-    "Isolated": str,
-    "Contiguous": "(?:{})+".format,
-    "MergedWithNext": _until_next,
-    "MergedWithPrevious": _after_last,
-}
-"""Patterns whose matches are the pieces that a step Split makes, by what it does with the matches of its own."""
-
-NAMES: dict[tuple[str, ...], str] = {
+NAMES: dict[tuple[str | Splits, ...], str] = {
     (_words(_NUMBERS),): "llama-bpe",
     (_words(_DIGIT),): "qwen2",
     (_words(_DIGIT, marks=r"\p{M}"),): "qwen35",
     (_NUMBERS, _words(r"\p{N}+")): "minicpm5",
-    (_until_next(r"(?:\r?\n)+(?!\r?\n)"), _words(_DIGIT)): "laguna",
+    (_LINES, _words(_DIGIT)): "laguna",
     (_LING,): "bailingmoe",
     (_SEED,): "seed-coder",
     (_GPT_2,): "gpt-2",
@@ -80,7 +72,8 @@ NAMES: dict[tuple[str, ...], str] = {
     (_by_case(f"{_SUFFIX}?", _NUMBERS),): "gpt-4o",
     (r"\d{1,3}(?=(?:\d{3})*\b)", _by_case(f"{_SUFFIX}?", _NUMBERS)): "tiny_aya",
 }
-"""llama.cpp's names, by the patterns of published models, which are applied one after the other."""
+"""llama.cpp's names, by the patterns of published models, which are applied one after the other; a plain one isolates
+its matches."""
 
 
 def pre_tokenizer(description: Values) -> dict[str, Any]:
@@ -88,27 +81,28 @@ def pre_tokenizer(description: Values) -> dict[str, Any]:
     steps = list(pre_tokenizers(description))
     if [number for number, step in enumerate(steps, 1) if step.text("type") == "ByteLevel"] != [len(steps)]:
         raise description.refused("pre_tokenizer", "one with ByteLevel at its end")
-    patterns = tuple(pattern for step in steps for pattern in _patterns(step))
-    name = NAMES.get(patterns, UNNAMED)
+    found = [each for step in steps for each in _splits(step)]
+    name = NAMES.get(tuple(each.pattern if each.behavior == ISOLATED else each for each in found), UNNAMED)
     if name == UNNAMED and any(step.values.get("behavior") == "Removed" for step in steps):
         raise description.refused("pre_tokenizer", "one that is known to keep all of a text, unlike 'Removed'")
     if name == "llama-bpe" and not description.inner("model").boolean("ignore_merges", False):
         name = "dbrx"  # the same patterns, but words that are tokens are merged as well
-    return {PRE: name, PATTERNS: list(patterns)}
+    behaviors = [each.behavior for each in found]
+    isolate = all(each == ISOLATED for each in behaviors)
+    return {PRE: name, PATTERNS: [each.pattern for each in found], BEHAVIORS: None if isolate else behaviors}
 
 
-def _patterns(step: Values) -> Iterator[str]:
-    """The patterns of a step: each match is a piece, and so is what is between matches."""
+def _splits(step: Values) -> Iterator[Splits]:
     kind = step.text("type", one_of=("Split", "Digits", "ByteLevel"))
     if kind == "Split":
         inverted = step.boolean("invert", False)
-        behavior = step.text("behavior", "Isolated", one_of=("Isolated", "Removed") if inverted else tuple(BEHAVIORS))
+        behavior = step.text("behavior", "Isolated", one_of=("Isolated", "Removed") if inverted else tuple(_BEHAVIORS))
         # Some files have the line ends of a pattern as they are, others escaped.
         pattern = step.inner("pattern").text("Regex").replace("\r", r"\r").replace("\n", r"\n")
-        yield BEHAVIORS["Isolated" if inverted else behavior](pattern)
+        yield Splits(pattern, ISOLATED if inverted else _BEHAVIORS[behavior])
     elif kind == "Digits":
-        yield _DIGIT if step.boolean("individual_digits", False) else rf"{_DIGIT}+"
+        yield Splits(_DIGIT if step.boolean("individual_digits", False) else rf"{_DIGIT}+")
     elif step.boolean("add_prefix_space", False):
         raise step.refused("add_prefix_space", "false: GGUF files of byte pairs have no key for it")
     elif step.boolean("use_regex", True):
-        yield _GPT_2
+        yield Splits(_GPT_2)
