@@ -26,6 +26,7 @@ from ggplug_models.directions import directions_of
 MODEL, VECTOR = DATA / "qwen3.gguf", DATA / "adapters" / "qwen3-control.gguf"
 RECORDED = np.load(VECTOR.with_suffix(".npz"))
 IDS = RECORDED["ids"].tolist()
+ADAPTER = DATA / "adapters" / "qwen3-lora.gguf"
 
 
 def error(found: np.ndarray) -> float:
@@ -224,3 +225,17 @@ def test_a_session_is_not_saved_if_no_file_can_say_what_it_was_computed_with(tmp
             session.decode({0: IDS})
         with pytest.raises(ParameterError, match="files of sessions cannot say that"):
             session.save(saved)
+
+
+def test_patches_change_what_adapters_have_changed_whichever_were_made_first() -> None:
+    def adapted(model: Decoder) -> AbstractContextManager[Any]:
+        return model.adapt(ADAPTER)
+
+    def patched(model: Decoder) -> AbstractContextManager[Any]:
+        return model.patch("blk.*.ffn_out", np.full(1, 0.5, np.float32))
+
+    found = []
+    for first, second in ((adapted, patched), (patched, adapted)):
+        with ggplug_models.load(MODEL, ["CPU"]) as model, first(model), second(model):
+            found.append(model.logits(IDS))
+    np.testing.assert_array_equal(*found)

@@ -91,11 +91,14 @@ class Changed(Protocol):
 
 
 class Patching:
-    """A patch of a model, or an adapter, in effect until the end of a ``with`` block or :meth:`remove`."""
+    """A patch of a model, or an adapter, in effect until the end of a ``with`` block or :meth:`remove`.
+
+    Adapters change nodes before patches do, whichever were made first.
+    """
 
     def __init__(self, model: Changed, change: GraphChange) -> None:
         self._model, self.change = model, change
-        model.patches = (*model.patches, change)
+        model.patches = tuple(sorted((*model.patches, change), key=lambda each: each.scale is None))
 
     @property
     def scale(self) -> float:
