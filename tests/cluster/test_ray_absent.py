@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -39,6 +40,7 @@ except ggplug.GGPlugError as error:
 def test_without_ray_the_remedy_is_what_to_install() -> None:
     code = """
 import sys
+import threading
 sys.modules["ray"] = None
 import ggplug, ggplug_ray
 try:
@@ -47,3 +49,22 @@ except ggplug.GGPlugError as error:
     print(type(error).__name__, error)
 """
     assert run(code) == 'DeviceNotFoundError Ray is not installed (pip install "ggplug-core[ray]")'
+
+
+def test_a_cluster_is_started_from_a_thread_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As plugins are loaded in threads that end, with which Linux would end Ray's processes."""
+    pytest.importorskip("ray")
+    from ggplug_ray import cluster
+
+    started: list[threading.Thread] = []
+
+    def init(*address: str, **how: object) -> None:
+        if address:
+            raise ConnectionError("no cluster")
+        started.append(threading.current_thread())
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    loading = threading.Thread(target=cluster._join, args=("auto",))
+    loading.start()
+    loading.join()
+    assert [thread.is_alive() and thread.daemon for thread in started] == [True]

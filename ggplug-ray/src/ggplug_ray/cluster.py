@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -182,12 +184,32 @@ def _join(address: str) -> None:
                 remedy=f"start one: ray start --head; or {VARIABLE}=auto",
             ) from error
         try:
-            ray.init(**quiet)
+            _start(**quiet)
         except Exception as started:  # Ray raises no narrower one if its processes do not start in time
             raise DeviceNotFoundError(
                 f"Ray starts no cluster on this machine: {in_one_line(started)}",
                 remedy=f"start one: ray start --head; then set {VARIABLE} to its address",
             ) from started
+
+
+def _start(**how: Any) -> None:
+    """Starts a cluster of this machine alone, from a thread that lives as long as this process.
+
+    Linux ends Ray's processes with the thread that started them, and the one that loads a plugin ends.
+    """
+    started = Future[None]()
+
+    def run() -> None:
+        try:
+            ray.init(**how)
+        except BaseException as error:
+            started.set_exception(error)
+        else:
+            started.set_result(None)
+            threading.Event().wait()
+
+    threading.Thread(target=run, name="ggplug-ray cluster", daemon=True).start()
+    started.result()
 
 
 def _alive() -> list[dict[str, Any]]:
