@@ -176,7 +176,7 @@ def test_what_is_no_chat_is_refused_before_the_template_sees_it(tokenizer: Token
 
 
 def test_a_template_of_many_megabytes_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ModelError, match="has 2000000 characters; at most 1048576 are allowed"):
+    with pytest.raises(ModelError, match="has 2000000 characters; at most 262144 are allowed"):
         ChatTemplate("a" * 2_000_000, tokenizer)
 
 
