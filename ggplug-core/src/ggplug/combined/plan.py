@@ -229,9 +229,7 @@ class CombinedPlan(Plan):
                         if noted:
                             worked(None, f"{each.kind.value} {label(each.node)}", 0, each.nbytes, before)
                     if limit is not None and time.monotonic() - begin > limit:
-                        raise beyond_limit(
-                            stream.device, limit, self._whole.tensors[stage.nodes[-1]], f"stage {number}"
-                        )
+                        raise beyond_limit(stream.device, limit, self._given(stage.nodes[-1]), f"stage {number}")
             except BaseException as error:
                 self._settle()
                 self._name(error)
@@ -250,11 +248,15 @@ class CombinedPlan(Plan):
 
     def _name(self, error: BaseException) -> None:
         """Replaces the members' tensors in an error by those of the graph."""
-        graph = self._graph()
         for field in ("tensor", "ids", "indexed"):
             value = getattr(error, field, None)
-            if graph is not None and isinstance(value, Tensor) and value in self._origin:
-                setattr(error, field, graph.tensors[self._whole.origin(self._origin[value])])
+            if isinstance(value, Tensor) and value in self._origin:
+                setattr(error, field, self._given(self._origin[value]))
+
+    def _given(self, number: int) -> Tensor:
+        """The tensor of the graph for one of the divided graph; that one itself, if the graph was freed."""
+        graph = self._graph()
+        return self._whole.tensors[number] if graph is None else graph.tensors[self._whole.origin(number)]
 
     def kernel_names(self) -> list[str]:
         return self._names
