@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
 import ggplug as gg
 from ggplug import trace
@@ -15,7 +16,14 @@ from ggplug.backend import Decline, Device, Group, Groups, Operand
 from ggplug.combined import CombinedDevice
 from ggplug.combined.cuts import Cuts, Pieces
 from ggplug.combined.weights import split_weights
-from ggplug.errors import BufferUseError, ComputeError, OutOfMemoryError, ParameterError, UnsupportedOpError
+from ggplug.errors import (
+    BufferUseError,
+    ComputeError,
+    OutOfMemoryError,
+    ParameterError,
+    TimeLimitError,
+    UnsupportedOpError,
+)
 from ggplug.ops import Add, MulMat, Sqr
 from ggplug.patterns import Pattern, of, pattern
 from ggplug.tensor import Context, Tensor
@@ -406,6 +414,19 @@ def test_an_error_of_a_member_is_raised_and_the_device_computes_again(kind: Any,
             found.compute()
         np.testing.assert_array_equal(found.compute(), wanted)
         assert member.used == used
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+def test_an_error_of_the_time_limit_names_a_node_of_the_graph(aborts: bool) -> None:
+    found = block_on(fakes() if aborts else [gg.device("CPU"), device_or_skip("OpenCL0")])
+    with found.scheduler, found.weights:
+        wanted = found.compute()
+        found.scheduler.set_time_limit(1e-9)
+        with pytest.raises(TimeLimitError, match="longer than its time limit of 1e-09 s") as raised:
+            found.compute()
+        assert raised.value.tensor in found.graph.nodes
+        found.scheduler.set_time_limit(None)
+        np.testing.assert_array_equal(found.compute(), wanted)
 
 
 def test_nothing_stays_allocated_where_one_member_has_too_little_memory() -> None:
