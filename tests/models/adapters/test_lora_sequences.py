@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from held import Doing, until
-from oracles.packed import ORACLES
+from oracles.packed import ORACLES, with_metadata
 from paths import DATA
 
 import ggplug_models
@@ -223,13 +223,10 @@ def test_a_file_of_a_session_says_which_adapters_computed_it(tmp_path: Path, sec
 
 
 def test_adapters_of_the_same_matrices_with_other_factors_are_not_taken_for_each_other(tmp_path: Path) -> None:
-    other, saved = tmp_path / "other.gguf", tmp_path / "saved.gguf"
-    with GGUFReader(FIRST) as reader, GGUFWriter(other) as writer:
-        writer.add_metadata_of(reader, without=("adapter.lora.alpha",))
-        writer.add("adapter.lora.alpha", np.float32(2 * reader.metadata["adapter.lora.alpha"]))
-        for name, info in reader.tensors.items():
-            writer.add_tensor(name, np.array(reader.data(info)), info.type, info.ne)
-        writer.write()
+    saved = tmp_path / "saved.gguf"
+    with GGUFReader(FIRST) as reader:
+        alpha = np.float32(2 * reader.metadata["adapter.lora.alpha"])
+    other = with_metadata(FIRST, tmp_path / "other.gguf", {"adapter.lora.alpha": alpha})
     with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64) as session:
         with model.adapt(FIRST):
             session.decode({0: PROMPT})

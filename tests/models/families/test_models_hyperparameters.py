@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from oracles.packed import model_file
+from oracles.packed import model_file, with_metadata
 
 import ggplug_models
 from ggplug.errors import ModelError
@@ -37,16 +37,9 @@ def rope(**changed: Any) -> Rope:
 
 def with_keys(name: str, path: Path, **changed: Any) -> Path:
     """A recorded model with other values under the keys of its family; None: without the key."""
-    with GGUFReader(model_file(name)) as reader, GGUFWriter(path) as writer:
-        values = {f"{reader.metadata['general.architecture']}.{key}": value for key, value in changed.items()}
-        writer.add_metadata_of(reader, without=tuple(values))
-        for key, value in values.items():
-            if value is not None:
-                writer.add(key, value)
-        for each, info in reader.tensors.items():
-            writer.add_tensor(each, np.array(reader.data(info)), info.type, info.ne)
-        writer.write()
-    return path
+    with GGUFReader(model_file(name)) as reader:
+        family = reader.metadata["general.architecture"]
+    return with_metadata(model_file(name), path, {f"{family}.{key}": value for key, value in changed.items()})
 
 
 def logits(path: Path) -> npt.NDArray[np.float32]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import lzma
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from paths import DATA, ROOT
+
+from ggplug.gguf import GGUFReader, GGUFWriter
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 1, "pb": 1}]
 """For files of numbers of two bytes."""
@@ -46,3 +51,16 @@ ORACLES, RANKERS = unpacked(DATA / "oracles"), unpacked(DATA / "rankers")
 def model_file(name: str) -> Path:
     """The file of a recorded model: one of transformers, or of llama.cpp in ``tests/data``."""
     return next(path for path in (ORACLES / f"{name}.gguf", DATA / f"{name}.gguf") if path.exists())
+
+
+def with_metadata(source: Path, path: Path, changed: Mapping[str, Any]) -> Path:
+    """A GGUF file with other values under some keys; None: without the key."""
+    with GGUFReader(source) as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader, without=tuple(changed))
+        for key, value in changed.items():
+            if value is not None:
+                writer.add(key, value)
+        for name, info in reader.tensors.items():
+            writer.add_tensor(name, np.array(reader.data(info)), info.type, info.ne)
+        writer.write()
+    return path

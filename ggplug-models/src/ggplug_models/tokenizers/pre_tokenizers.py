@@ -22,6 +22,8 @@ PATTERNS = "tokenizer.ggml.pre_patterns"
 BEHAVIORS = "tokenizer.ggml.pre_behaviors"
 """A key of ggplug's: what happens to the matches of each pattern, if they are not all pieces of their own."""
 ISOLATED = "isolated"
+BEHAVIORS_OF_MATCHES = (ISOLATED, "contiguous", "merged_with_next", "merged_with_previous")
+"""What may happen to matches."""
 
 _SUFFIX = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -85,8 +87,7 @@ _ASIAN = _ranges(
 
 @dataclass(frozen=True)
 class Splits:
-    """A pattern, and what happens to its matches: ``"isolated"``, ``"contiguous"``, ``"merged_with_next"`` or
-    ``"merged_with_previous"``."""
+    """A pattern, and what happens to its matches, one of :data:`BEHAVIORS_OF_MATCHES`."""
 
     pattern: str
     behavior: str = ISOLATED
@@ -333,7 +334,7 @@ def splitting(values: Values) -> PreTokenizer:
         return row
     patterns = values.texts(PATTERNS, at_least=1)
     behaviors = values.texts(BEHAVIORS, [ISOLATED] * len(patterns))
-    known = (ISOLATED, "contiguous", "merged_with_next", "merged_with_previous")
-    if len(behaviors) != len(patterns) or not {*behaviors} <= {*known}:
-        raise values.refused(BEHAVIORS, f"one of {', '.join(known)} for each of {len(patterns)} patterns")
+    if len(behaviors) != len(patterns) or not {*behaviors} <= {*BEHAVIORS_OF_MATCHES}:
+        known = ", ".join(BEHAVIORS_OF_MATCHES)
+        raise values.refused(BEHAVIORS, f"one of {known} for each of {len(patterns)} patterns")
     return replace(row, splits=tuple(map(Splits, patterns, behaviors)))

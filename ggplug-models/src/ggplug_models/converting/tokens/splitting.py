@@ -11,15 +11,19 @@ from typing import Any
 
 from ggplug_models.converting.tokens.tokenizer_json import pre_tokenizers
 from ggplug_models.metadata.values import Values
-from ggplug_models.tokenizers.pre_tokenizers import BEHAVIORS, CASED, ISOLATED, PATTERNS, PRE, UNNAMED, Splits
+from ggplug_models.tokenizers.pre_tokenizers import (
+    BEHAVIORS,
+    BEHAVIORS_OF_MATCHES,
+    CASED,
+    ISOLATED,
+    PATTERNS,
+    PRE,
+    UNNAMED,
+    Splits,
+)
 
-_BEHAVIORS = {
-    "Isolated": ISOLATED,
-    "Contiguous": "contiguous",
-    "MergedWithNext": "merged_with_next",
-    "MergedWithPrevious": "merged_with_previous",
-}
-"""What happens to matches, as ``tokenizer.json`` and files call it."""
+_BEHAVIORS = {each.title().replace("_", ""): each for each in BEHAVIORS_OF_MATCHES}
+"""What happens to matches, by the names of ``tokenizer.json``, such as ``MergedWithNext``."""
 
 _DIGIT = r"\p{N}"
 _NUMBERS = r"\p{N}{1,3}"

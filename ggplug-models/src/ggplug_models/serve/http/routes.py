@@ -100,7 +100,7 @@ def routes_of_a_model(rules: Rules) -> Iterator[Route]:
         yield ["/"], ["GET", "HEAD"], Page().response
     yield HEALTH, ["GET", "HEAD"], health(lambda request: service_of(request).healthy)
     yield ["/metrics"], ["GET"], metrics_response(lambda request: service_of(request).metrics, rules)
-    yield [MODELS, "/models"], ["GET"], telling(lambda service: {"object": "list", "data": [state.model_of(service)]})
+    yield [MODELS, "/models"], ["GET"], of_model(lambda service: {"object": "list", "data": [state.model_of(service)]})
     yield [MODELS + "/{name:path}", "/models/{name:path}"], ["GET"], paths.model
     for api, places in TEXT_APIS.items():
         yield places, ["POST"], TextEndpoint(bodies, api).answer
@@ -110,7 +110,7 @@ def routes_of_a_model(rules: Rules) -> Iterator[Route]:
     yield rerank, ["POST"], paths.work(RerankBody, RerankWork, RerankWork.reply)
     yield ["/tokenize"], ["POST"], paths.prepared(tokens.TokenizeBody, tokens.tokenize)
     yield ["/detokenize"], ["POST"], paths.prepared(tokens.DetokenizeBody, tokens.detokenize)
-    yield ["/tokenizer_info"], ["GET"], telling(tokens.tokenizer_info)
+    yield ["/tokenizer_info"], ["GET"], of_model(tokens.tokenizer_info)
     yield ["/apply-template"], ["POST"], paths.prepared(tokens.TemplateBody, tokens.apply_template)
     counting = [f"{CHAT}/input_tokens", "/chat/completions/input_tokens"]
     yield counting, ["POST"], paths.prepared(tokens.TemplateBody, tokens.input_tokens)
@@ -118,18 +118,18 @@ def routes_of_a_model(rules: Rules) -> Iterator[Route]:
     yield counting, ["POST"], paths.prepared(messages.AnthropicBody, messages.count_tokens)
     yield ["/v1/responses/input_tokens"], ["POST"], paths.prepared(responses.ResponsesBody, responses.input_tokens)
     yield ["/api/version"], ["GET"], answering(ollama_models.version)
-    yield ["/api/tags"], ["GET"], telling(lambda service: ollama_models.tags([service]))
-    yield ["/api/ps"], ["GET"], telling(lambda service: ollama_models.running([service]))
+    yield ["/api/tags"], ["GET"], of_model(lambda service: ollama_models.tags([service]))
+    yield ["/api/ps"], ["GET"], of_model(lambda service: ollama_models.running([service]))
     yield ["/api/show"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.show)
     yield ["/api/pull"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.pull)
     for path, method in (("copy", "POST"), ("delete", "DELETE"), ("push", "POST"), ("create", "POST")):
         yield [f"/api/{path}"], [method], paths.prepared(ollama_models.NameBody, ollama_models.refuse)
     yield ["/api/embed"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.new)
     yield ["/api/embeddings"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.old)
-    yield ["/props"], ["GET"], telling(paths.props)
-    yield ["/slots"], ["GET"], telling(paths.slots)
+    yield ["/props"], ["GET"], of_model(paths.props)
+    yield ["/slots"], ["GET"], of_model(paths.slots)
     yield ["/slots/{number}"], ["POST"], paths.slot
-    yield ["/lora-adapters"], ["GET"], telling(state.adapters)
+    yield ["/lora-adapters"], ["GET"], of_model(state.adapters)
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
 
 
@@ -142,7 +142,7 @@ def answering(function: Callable[[], Any]) -> Handler:
     return answer
 
 
-def telling(function: Callable[[Service], Any]) -> Handler:
+def of_model(function: Callable[[Service], Any]) -> Handler:
     """The handler of a path about a model."""
 
     async def answer(request: Request) -> Response:
