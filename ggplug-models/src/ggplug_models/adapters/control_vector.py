@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ class ControlVector(GraphChange):
         if lacking is not None:
             raise self._wrong(f"the model computes no node blk.{lacking}.l_out that could be changed")
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The digest of the scaled directions."""
         found = hashlib.sha256()

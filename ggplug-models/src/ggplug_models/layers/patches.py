@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -150,7 +151,7 @@ class Patch(GraphChange):
     value: Change | Array
     add: bool = False
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The digest of the array; nothing for a function."""
         if callable(self.value):
