@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import http.client
@@ -37,6 +38,7 @@ from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.loaded import Loaded, loaded
 from ggplug_models.serve.models import Models, models_in
 from ggplug_models.serve.options.presets import Preset, presets_in
+from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import About, Service
 
 NAMES = ("a", "b", "c")
@@ -331,6 +333,23 @@ def test_requests_that_wait_for_the_same_loading_get_its_error() -> None:
         shelf.held.set()
         assert [each.result() for each in asking] == [500, 500]
         assert shelf.log == ["load a"]
+
+
+def test_requests_of_one_moment_share_a_loading() -> None:
+    shelf = Shelf()
+    shelf.failing.add("a")
+    models = Models(shelf.find, shelf.service, most=0)
+
+    async def use() -> None:
+        async with models.used(models.named("a")):
+            pass
+
+    async def use_twice() -> list[Any]:
+        return await asyncio.gather(use(), use(), return_exceptions=True)
+
+    assert [type(each) for each in asyncio.run(use_twice())] == [Problem, Problem]
+    assert shelf.log == ["load a"]
+    models.close()
 
 
 def users(live: Live) -> int:

@@ -127,7 +127,8 @@ class Service:
     @property
     def is_loaded(self) -> bool:
         """Whether the model is loaded, or about to be."""
-        return self.state in (State.LOADED, State.LOADING)
+        loading = self._loading is not None and not self._loading.done()
+        return loading or self.state in (State.LOADED, State.LOADING)
 
     @property
     def takes_memory(self) -> bool:
