@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,20 @@ def test_a_default_that_the_network_does_not_follow_is_refused(name: str, settin
     changed(folder, "config.json", mamba_rms_norm=True, head_dim=16, **{setting: None})
     with pytest.raises(ModelError, match=rf"{setting} must be "):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_the_blocks_of_lfm2_that_attend_may_be_a_list_of_numbers(tmp_path: Path) -> None:
+    folder = made("lfm2", tmp_path)
+    kinds = json.loads((folder / "config.json").read_text("utf-8"))["layer_types"]
+    numbers = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
+    key = "lfm2.attention.head_count_kv"
+    want = metadata(folder, tmp_path)[key].tolist()
+    changed(folder, "config.json", layer_types=None, full_attn_idxs=numbers)
+    assert numbers
+    assert metadata(folder, tmp_path)[key].tolist() == want
+    changed(folder, "config.json", full_attn_idxs=[len(kinds)])
+    with pytest.raises(ModelError, match="full_attn_idxs must be an array of numbers of blocks"):
+        metadata(folder, tmp_path)
 
 
 def settings(**written: Any) -> dict[str, Any]:

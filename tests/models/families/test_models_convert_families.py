@@ -394,6 +394,7 @@ def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path
         ("deci", "num_key_value_heads_per_layer", [1, 0]),
         ("nemotron-nas", "block_configs", [{}]),
         ("dbrx", "ffn_config: moe_normalize_expert_weights", 2.0),
+        ("dbrx", "ffn_config: moe_normalize_expert_weights", None),
         ("dbrx", "ffn_config: ffn_act_fn: name", "gelu"),
         ("dbrx", "ffn_config: moe_num_experts", 5),
         ("grok", "rope_type", "longrope"),
@@ -965,6 +966,19 @@ def test_a_tied_head_that_another_factor_makes_is_written(tmp_path: Path) -> Non
     assert np.array_equal(table, 8 * head)
 
 
+def test_factors_of_operands_do_not_act_on_biases(tmp_path: Path) -> None:
+    folder, weights = made("falcon-h1", tmp_path), dict(expected("falcon-h1")["weights"])
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+    assert settings["attention_in_multiplier"] != 1
+    for name in [each.removesuffix("weight") for each in weights if each.endswith("k_proj.weight")]:
+        weights[f"{name}bias"] = weights[f"{name}weight"][:1]
+    formula.write_folder(folder, weights, "F32", 1)
+    with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+        bias = np.frombuffer(reader.data(reader.tensors["blk.0.attn_k.bias"]), np.float32)
+    stored = formula.weights("model.layers.0.self_attn.k_proj.bias", bias.shape)
+    assert np.allclose(bias, settings["key_multiplier"] * stored)
+
+
 def test_a_head_that_is_not_tied_must_be_there_unless_the_folder_is_of_embeddings(tmp_path: Path) -> None:
     folder, weights = made("qwen2", tmp_path), dict(expected("qwen2")["weights"])
     del weights["lm_head.weight"]
@@ -1001,6 +1015,9 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("lfm2moe", "routed_scaling_factor", 2.0),
         ("llama_bidirec", "pooling", "cls"),
         ("cohere2", "layer_types", ["full_attention"] * 4),
+        ("cohere2", "sliding_window_pattern", 3),
+        ("afmoe", "global_attn_every_n_layers", 8),
+        ("llama4", "no_rope_layer_interval", 2),
         ("gpt-oss", "swiglu_limit", 3.0),
         ("llama4", "use_qk_norm", False),
         ("llama4", "no_rope_layers", [1, 1, 0, 1]),

@@ -128,10 +128,10 @@ _NOMIC: Mapping[str, Wanted] = {
     "max_trained_positions": (2048,),
 }
 _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
-    "afmoe": {"layer_types": _windows(4), "mup_enabled": (True,)},
+    "afmoe": {"layer_types": _windows(4), "global_attn_every_n_layers": (4,), "mup_enabled": (True,)},
     **dict.fromkeys(("bert", "jina-bert-v2", "jina-bert-v3"), _ENCODER),
     "bloom": {"apply_residual_connection_post_layernorm": (False,)},
-    "cohere2": {"layer_types": _windows(4), "rotary_pct": (1,)},
+    "cohere2": {"layer_types": _windows(4), "sliding_window_pattern": (4,), "rotary_pct": (1,)},
     "cohere2moe": {
         "expert_selection_fn": lambda config: (
             ("sigmoid", "softmax") if config.boolean("norm_topk_prob", False) else ("sigmoid",)
@@ -174,6 +174,7 @@ _SETTINGS: Mapping[str, Mapping[str, Wanted]] = {
         "attn_temperature_tuning": (True, 4),
         "floor_scale": (8192,),
         "no_rope_layers": _rotating_in_chunks,
+        "no_rope_layer_interval": (4,),
         "use_qk_norm": lambda config: (config.integer("num_local_experts", 16) != 128,),
     },
     "maple": {"nope_on_global_attention": (True,), "norm_topk_prob": (True,), "num_shared_experts": (0,)},

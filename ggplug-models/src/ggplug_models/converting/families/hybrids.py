@@ -41,12 +41,19 @@ _ATTENDS = "full_attention"
 
 
 def _lfm2(config: Values, folder: Folder) -> dict[str, Any]:
-    kinds = for_blocks(config, "layer_types", ("conv", _ATTENDS))
+    numbers = config.values.get("full_attn_idxs")
+    if "layer_types" in config or numbers is None:
+        attends = [kind == _ATTENDS for kind in for_blocks(config, "layer_types", ("conv", _ATTENDS))]
+    else:
+        blocks = range(config.integer("num_hidden_layers"))
+        if not isinstance(numbers, list) or not all(type(each) is int and each in blocks for each in numbers):
+            raise config.refused("full_attn_idxs", f"an array of numbers of blocks below {len(blocks)}")
+        attends = [block in numbers for block in blocks]
     if config.boolean("conv_bias"):
         raise config.refused("conv_bias", "false: GGUF files of these models have no biases of convolutions")
     return {
         **rope.keys(config),
-        "attention.head_count_kv": of_blocks(config.integer("num_key_value_heads"), (k == _ATTENDS for k in kinds)),
+        "attention.head_count_kv": of_blocks(config.integer("num_key_value_heads"), attends),
         "vocab_size": config.integer("vocab_size"),
     }
 
@@ -209,11 +216,16 @@ def _factor(config: Values, setting: str, part: int | None = None) -> np.float32
     return np.float32(found[part])
 
 
-def _times(*settings: tuple[str, int | None]) -> Change:
-    """The product of a matrix and the factors of its operand and of its result, which files have no keys for."""
+def _times(*settings: tuple[str, int | None], into: str = "") -> Change:
+    """The product of a matrix or its bias and the factors of the result, which files have no keys for.
+
+    ``into``: the setting of a factor of the operand, by which biases are not multiplied.
+    """
 
     def apply(values: Array, config: Values) -> Array:
         values = np.asarray(values, np.float32)
+        if into and values.ndim > 1:
+            values = values * _factor(config, into)
         for setting, part in settings:
             values = values * _factor(config, setting, part)
         return values
@@ -224,20 +236,20 @@ def _times(*settings: tuple[str, int | None]) -> Change:
 def _times_in_parts(values: Array, config: Values) -> Array:
     """The rows of the gate, the input, B, C and the step sizes, each times its factor."""
     inner, state = config.integer("mamba_d_ssm"), config.integer("mamba_n_groups") * config.integer("mamba_d_state")
-    parts = np.split(_times(("ssm_in_multiplier", None)).apply(values, config), np.cumsum([inner, inner, state, state]))
+    parts = np.split(_times(into="ssm_in_multiplier").apply(values, config), np.cumsum([inner, inner, state, state]))
     return np.concatenate([rows * _factor(config, "ssm_multipliers", n) for n, rows in enumerate(parts)])
 
 
-_INTO = ("attention_in_multiplier", None)
+_INTO = "attention_in_multiplier"
 _FALCON_H1 = (
     Tensors(r"embed_tokens\.weight", "token_embd.weight", _times(("embedding_multiplier", None))),
     Tensors(r"lm_head\.weight", "output.weight", _times(("lm_head_multiplier", None))),
     FINAL_NORM,
     layer("input_layernorm", "attn_norm"),
     Tensors(LAYER + r"pre_ff_layernorm\.weight", r"blk.\1.ffn_norm"),
-    layer("self_attn.q_proj", "attn_q", _times(_INTO)),
-    layer("self_attn.k_proj", "attn_k", _times(("key_multiplier", None), _INTO)),
-    layer("self_attn.v_proj", "attn_v", _times(_INTO)),
+    layer("self_attn.q_proj", "attn_q", _times(into=_INTO)),
+    layer("self_attn.k_proj", "attn_k", _times(("key_multiplier", None), into=_INTO)),
+    layer("self_attn.v_proj", "attn_v", _times(into=_INTO)),
     layer("self_attn.o_proj", "attn_output", _times(("attention_out_multiplier", None))),
     layer("feed_forward.gate_proj", "ffn_gate", _times(("mlp_multipliers", 0))),
     layer("feed_forward.up_proj", "ffn_up"),

@@ -34,7 +34,7 @@ def _dbrx(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys, of settings of which some stand in objects for attention and network."""
     attention, network = config.inner("attn_config"), config.inner("ffn_config")
     network.inner("ffn_act_fn", Values({"name": "silu"})).text("name", one_of=("silu",))
-    if network.number("moe_normalize_expert_weights", 1.0) != 1:
+    if network.values.get("moe_normalize_expert_weights", 1) != 1:  # null: they are not normalised
         raise network.refused("moe_normalize_expert_weights", "1: dbrx models in GGUF files have nothing else")
     clip = attention.number("clip_qkv", None, at_least=0)
     base = rope.settings(config).number("rope_theta", 10000.0, at_least=0)
