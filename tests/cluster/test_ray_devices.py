@@ -97,6 +97,23 @@ def test_errors_name_the_device_and_the_clients_own_tensors(pair: tuple[Any, Any
     assert caught.value.device is pair[0]
 
 
+def test_tensors_that_share_bytes_are_computed_in_the_order_of_the_nodes(pair: tuple[Any, Any]) -> None:
+    values = np.random.default_rng(0).standard_normal((3, 2, 32)).astype(np.float32)
+    with pair[0].buffer_type.alloc(1 << 10) as buffer, gg.Scheduler([pair[0]]) as scheduler:
+        read, written, factors, new = (gg.new_tensor("f32", (32, 2)) for _ in range(4))
+        for tensor, offset in ((read, 0), (written, 0), (factors, 256), (new, 512)):
+            tensor.place(buffer, offset)
+        for tensor, value in zip((read, factors, new), values, strict=True):
+            tensor.set(value)
+        graph = gg.Graph(norm := gg.rms_norm(read))
+        graph.expand(gg.cpy(new, written))
+        graph.expand(product := gg.mul(norm, factors).set_output())
+        scheduler.compute(graph)
+        wanted = values[0] / np.sqrt(np.square(values[0]).mean(-1, keepdims=True)) * values[1]
+        np.testing.assert_allclose(product.numpy(), wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(read.numpy(), values[2])
+
+
 def test_messages_are_checked_as_files_are(pair: tuple[Any, Any]) -> None:
     x = gg.new_tensor("f32", (8,), "x")
     graph = gg.Graph(gg.scale(x, 2.0))

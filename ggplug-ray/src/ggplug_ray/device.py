@@ -90,7 +90,7 @@ class RayDevice(LinkedDevice):
         return ()
 
     def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
-        if not self._facts.groups:
+        if not self._facts.groups or graph.signature().shared:  # the node does not know which bytes are shared
             return UNGROUPED
         try:
             raw = encode_graph(graph)

@@ -129,6 +129,23 @@ def test_a_result_that_is_split_is_read_whole(block: Block) -> None:
     assert part.tobytes() == block.inner.tobytes()[700:740]
 
 
+def test_a_result_that_shares_bytes_with_another_tensor_is_not_split(block: Block) -> None:
+    x = block.x
+    with block.device.buffer_type.alloc(1 << 13) as buffer:
+        inner = gg.mul_mat(block.weights["up"], x)
+        inner.place(buffer, 0)
+        same = gg.new_tensor("f32", (96, 10), "same")
+        same.place(buffer, 0)
+        graph = gg.Graph(inner)
+        graph.expand(negated := gg.neg(same).set_output())
+        block.scheduler.allocate(graph)
+        x.set(block.values)
+        block.scheduler.compute(graph)
+        wanted = block.values @ block.weights["up"].numpy().T
+        np.testing.assert_allclose(inner.numpy(), wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(negated.numpy(), -inner.numpy().reshape(10, 96))
+
+
 def test_a_part_of_a_split_result_is_overwritten(block: Block) -> None:
     block.compute()
     before = block.inner.numpy()

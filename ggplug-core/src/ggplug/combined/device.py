@@ -23,7 +23,7 @@ from ggplug.backend import (
 from ggplug.combined.cuts import Cuts, Split, State, proportions_of
 from ggplug.combined.divided import Divided
 from ggplug.combined.exchange import AllReduce
-from ggplug.combined.listed import Complete, Listed, label
+from ggplug.combined.listed import Complete, label
 from ggplug.combined.local import alone
 from ggplug.combined.memory import MirroredBufferType, SplitBufferType, free_all
 from ggplug.combined.plan import CombinedPlan
@@ -196,8 +196,11 @@ class CombinedDevice(Device):
         answer = answer_for(tensor, [None if source is None else self.held(source) for source in tensor.src])
         return kind.state if answer is None else answer.result
 
-    def states(self, graph: Listed) -> States:
-        """How the tensors of a graph lie on the members while it is computed."""
+    def states(self, graph: Complete) -> States:
+        """How the tensors of a graph lie on the members while it is computed.
+
+        A result whose bytes another tensor shares is joined: that tensor may be read as something else.
+        """
         known: dict[Any, bool] = {}
 
         def able(node: Tensor, answer: Answer, have: list[State]) -> bool:
@@ -215,7 +218,7 @@ class CombinedDevice(Device):
                 )
             return known[key]
 
-        return decide(graph, self.held, able)
+        return decide(graph, self.held, able, needed_whole=graph.shared)
 
     def workspace(self, graph: Graph, groups: Groups = UNGROUPED) -> int:
         """The most that a member reserves for one of the stages."""

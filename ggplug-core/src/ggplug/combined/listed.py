@@ -27,6 +27,8 @@ class Complete:
 
     A part of a graph has as leafs the views of its results whose sources are views, too.  Here these are nodes, with
     all views from the result on: only so can it be followed which elements a view of a part has.
+
+    ``shared``: the positions of roots that callers have placed over bytes of other roots.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -50,6 +52,7 @@ class Complete:
                 at = graph.index.get(each)
                 origin.append(graph.index[each.root] if at is None else at)
                 inside.append(each.view_offset if at is None else 0)
+        self.shared = [self._index[graph.tensors[position]] for position, _, _ in graph.signature().shared]
         self._origin, self._inside = np.array(origin, np.int64), np.array(inside, np.int64)
 
     def _node(self, node: Tensor) -> None:

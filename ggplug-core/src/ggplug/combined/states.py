@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ggplug.combined.cuts import State
@@ -64,13 +64,14 @@ def decide(
     held: Held,
     able: Able = lambda node, answer, states: True,
     splitting: Splitting | None = None,
+    needed_whole: Iterable[int] = (),
 ) -> States:
-    """The states of a graph's tensors.
+    """The states of a graph's tensors.  ``needed_whole``: positions of roots that each member must have all of.
 
     A result that is split stays so until a node needs it whole; then it is joined where it was computed.  Once that is
     known of a result, the nodes that read it are decided again.
     """
-    whole: set[int] = set()
+    whole = set(needed_whole)
     while True:
         known = len(whole)
         found = _decide(graph, held, able, splitting, whole)
