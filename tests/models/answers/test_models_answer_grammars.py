@@ -21,7 +21,7 @@ from ggplug_models.chat.formats.format import Format
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.parsing import AnswerParser, parse
 from ggplug_models.chat.prepared import prepared
-from ggplug_models.chat.tools import ToolChoice, kinds_of, tools_of
+from ggplug_models.chat.tools import ToolChoice, kinds_of, tools_of, value_of
 from ggplug_models.sampling.control_tokens import ControlTokens
 
 pytest.importorskip("jinja2")
@@ -257,8 +257,13 @@ def test_strings_without_quotes_are_held_to_their_schemas_too(template: str, con
         ({"enum": ["a", "ab", "c <d"]}, ["a", "ab", "c <d"], ["b", "abc"]),
         ({"maxLength": 3}, ["", "é<b", "xyz"], ["four"]),
         ({"minLength": 2}, ["ab", "</arg"], ["a"]),
-        ({"pattern": "^[a-c]+$"}, ["abc"], ["abd", "1"]),
-        ({"pattern": "x"}, ["axb", "x"], ["ab"]),
+        ({"pattern": "^[a-c]+$"}, ["abc"], ["abd", "1", ""]),
+        ({"pattern": "x"}, ["axb", "x"], ["ab", ""]),
+        ({"pattern": "x", "maxLength": 3}, ["axb", "x"], ["axbc", ""]),
+        ({"pattern": r"^[0-9]+\$"}, ["12$", "12$ off"], ["12", "$"]),
+        ({"pattern": "^a|b$"}, ["a", "ab", "ax", "xb"], ["xax", "bx"]),
+        ({"pattern": r"^(?:[|$]|\|+c)$"}, ["|", "$", "||c"], ["a", ""]),
+        ({"pattern": "^(x|y)*$"}, ["", "xy"], ["xz"]),
         ({}, ["", "any </a> text\n\nof lines"], []),
     ]
     for schema, fitting, others in schemas:
@@ -268,6 +273,32 @@ def test_strings_without_quotes_are_held_to_their_schemas_too(template: str, con
             tokenizer, allowed = constraint(template, "", choice, controlled)
             refused = refused_at(tokenizer, allowed, calls[template].format(value))
             assert (refused is None) == (value in fitting), (schema, value, refused)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "wanted"),
+    [
+        ("59.91, 10.75", "string null", "59.91, 10.75"),
+        ("(1, 2)", "string null", "(1, 2)"),
+        ("12,", "string number", "12,"),
+        ("()", "string null", "()"),
+        ("1,000", "number null", "1,000"),
+        ("0x10", "number", "0x10"),
+        ("'a' 'b'", "string null", "'a' 'b'"),
+        ("True", "boolean string", True),
+        ("None", "string null", None),
+        ("[1, 'a', None]", "array null", [1, "a", None]),
+        ("{'a': True}", "object", {"a": True}),
+        ("{'a'}", "object string", "{'a'}"),
+        (" 12 ", "string number", 12),
+        ("null", "string null", None),
+        ("null", "string", "null"),
+    ],
+)
+def test_a_value_between_marks_is_of_a_type_that_its_schema_allows_or_a_string(
+    text: str, kinds: str, wanted: Any
+) -> None:
+    assert json.loads(value_of(text, frozenset(kinds.split()))) == wanted
 
 
 MARK = "]<]minimax[>["

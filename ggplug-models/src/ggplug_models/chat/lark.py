@@ -115,22 +115,20 @@ class Lark:
         # What is not a control token is one lexeme with the text, because the lexer takes the longest match.
         first = str(parts[0]) if parts and isinstance(parts[0], str) else ""
         spelled = escaped(first)
-        conditions = []
+        conditions, pattern = [], schema.get("pattern")
         least, most = schema.get("minLength", 0), schema.get("maxLength", "")
         if least or most != "":
             conditions.append(regex(f"(?s:.{{{least},{most}}}){spelled}"))
-        if isinstance(pattern := schema.get("pattern"), str):
+        if isinstance(pattern, str):
             check_pattern(pattern, "a pattern of the JSON schema")
-            before, after = "" if pattern.startswith("^") else ANY, "" if pattern.endswith("$") else ANY
-            inner = pattern.removeprefix("^").removesuffix("$")
-            conditions.append(regex(f"{before}(?:{inner}){after}{spelled}"))
+            conditions.append(regex(f"(?:{_containing(pattern)}){spelled}"))
         if not conditions:
             return self.until(mark, other)
         if other:
             conditions.append("~" + regex(escaped(other) + ANY))
         if first.strip():
             conditions.append("~" + regex(f"{ANY}{spelled}(?s:.+)"))
-        optional = "" if least or first else "?"
+        optional = "" if least or first or not _allows_nothing(pattern) else "?"
         return f"{self.terminal(' & '.join(conditions))}{optional} {self.literal(mark[len(first) :])}"
 
     def branches(
@@ -231,6 +229,32 @@ def regex(pattern: str) -> str:
 
 def _without(pattern: str, excluded: Sequence[str]) -> str:
     return " & ".join([regex(pattern), *("~" + regex(each) for each in excluded)])
+
+
+def _containing(pattern: str) -> str:
+    """A regular expression of the whole texts in which another one is found."""
+    alternatives: list[list[str]] = [[]]
+    nested = 0
+    for part in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
+        nested += (part == "(") - (part == ")")
+        if part == "|" and not nested:
+            alternatives.append([])
+        else:
+            alternatives[-1].append(part)
+    found = []
+    for parts in alternatives:
+        begins, ends = parts[:1] == ["^"], parts[-1:] == ["$"]
+        inner = "".join(parts[begins : len(parts) - ends])
+        found.append(f"{'' if begins else ANY}(?:{inner}){'' if ends else ANY}")
+    return "|".join(found)
+
+
+def _allows_nothing(pattern: Any) -> bool:
+    """Whether an empty text matches a pattern of a schema, if there is one."""
+    try:
+        return not isinstance(pattern, str) or re.search(pattern, "") is not None
+    except re.error:  # in other words than Python's
+        return False
 
 
 def loose_pattern(text: str) -> str:

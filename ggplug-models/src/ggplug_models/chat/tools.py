@@ -287,7 +287,8 @@ def _kind_of(value: Any) -> str:
 def value_of(text: str, kinds: frozenset[str]) -> str:
     """The JSON of a value that a model wrote without quotes, for the types that its schema allows.
 
-    It is JSON if it is a value of one of these types, and a string otherwise.
+    It is JSON, or an array, an object or a constant in Python's words, if it is a value of one of these types, and a
+    string otherwise.
     """
     if kinds != {"string"}:
         try:
@@ -295,7 +296,7 @@ def value_of(text: str, kinds: frozenset[str]) -> str:
                 return text.strip()
         except (ValueError, RecursionError):
             value = _pythonic(text)
-            if value is not text and _kind_of(value) in kinds:
+            if not isinstance(value, str) and _kind_of(value) in kinds:
                 return json.dumps(value, ensure_ascii=False)
     return json.dumps(text, ensure_ascii=False)
 
@@ -306,11 +307,14 @@ def refused(constant: str) -> Any:
 
 
 def _pythonic(text: str) -> Any:
-    """The value of a literal of Python, such as ``True`` or ``{'a': None}``; the text itself if it is none."""
+    """The value of ``True``, ``False``, ``None``, or an array or object as Python writes it; other text itself."""
     import ast
 
+    text = text.strip()
+    if text not in ("True", "False", "None") and not text.startswith(("[", "{")):
+        return text
     try:
-        found = ast.literal_eval(text.strip())
+        found = ast.literal_eval(text)
         json.dumps(found, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text
