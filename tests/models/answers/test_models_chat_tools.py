@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from word_models import with_vocabulary
 
 import ggplug_models
 from ggplug.errors import ModelError, ParameterError
-from ggplug_models import ChatTemplate, Decoder, Tool, run_tools
+from ggplug_models import ChatTemplate, Decoder, Tokenizer, Tool, load_tokenizer, run_tools
 from ggplug_models.calling import _called
 from ggplug_models.chat.analysis import format_of
 from ggplug_models.chat.answer import ToolCall
@@ -131,14 +131,57 @@ def test_a_reasoning_ends_where_its_budget_does(model: Decoder) -> None:
     assert none.complete().reasoning == ""
 
 
-def test_a_mark_that_the_model_began_where_the_budget_ends_is_completed() -> None:
-    budget = ReasoningBudget(2, [1], [5, 6], 10, reasons=True, message=[8])
-    for token in (7, 5):
-        assert budget.allowed().all()
-        budget.accept(token)
-    assert np.flatnonzero(budget.allowed()).tolist() == [6]
-    budget.accept(6)
-    assert budget.allowed().all()
+@pytest.fixture(scope="module")
+def joining() -> Tokenizer:
+    """A vocabulary without the marks of reasoning, but with tokens that join their ends with what follows."""
+    letters = [chr(code) for code in range(ord("!"), ord("~") + 1)] + ["Ċ", "Ġ"]  # a line break and a space
+    tokens = [*letters, "ĊĊ", ">Ċ", ">ĊĊ", "Four", "th"]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["Ċ Ċ", "> Ċ", "> ĊĊ", "t h"],
+    }
+    return load_tokenizer(metadata)
+
+
+def written(budget: ReasoningBudget, tokenizer: Tokenizer, pieces: Sequence[str]) -> str:
+    """What a model writes that prefers these pieces of text."""
+    ids = {tokenizer.piece(token).decode(): token for token in range(tokenizer.n_vocab)}
+    found = ""
+    for piece in pieces:
+        while not budget.allowed()[ids[piece]]:
+            forced = int(budget.allowed().argmax())
+            found += tokenizer.piece(forced).decode()
+            budget.accept(forced)
+        found += piece
+        budget.accept(ids[piece])
+    return found
+
+
+BEGIN, END = [*"<", "th", *"ink"], [*"</", "th", *"ink"]
+
+
+@pytest.mark.parametrize(
+    ("most", "pieces", "text"),
+    [
+        (9, ["Four", *END, ">\n\n", *["Four"] * 9], "Four</think>\n\n" + 9 * "Four"),
+        (9, [*["Four"] * 9, "\n"], 9 * "Four" + "so</think>\n"),
+        (2, ["Four", "<", "Four"], "Four</think>Four"),
+        (3, ["Four", "<", "/", "Four"], "Four</think>Four"),
+        (0, ["Four"], "so</think>Four"),
+    ],
+)
+def test_a_budget_sees_and_ends_a_mark_that_no_token_ends_with(
+    most: int, pieces: list[str], text: str, joining: Tokenizer
+) -> None:
+    def budget(reasons: bool) -> ReasoningBudget:
+        marks = "<think>", "</think>"
+        return ReasoningBudget(most, *marks, joining, joining.n_vocab, reasons=reasons, message="so")
+
+    assert written(budget(True), joining, pieces) == text
+    opened = [*BEGIN, ">\n"]
+    assert written(budget(False), joining, [*opened, *pieces]) == "<think>\n" + text
 
 
 def test_a_sampler_with_a_constraint_is_refused_with_tools(model: Decoder) -> None:

@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from ggplug_models.sampling.sampler import Constraint
+from ggplug_models.tokenizers import Tokenizer
 
 
 class ReasoningBudget:
     """A :class:`~ggplug_models.sampling.Constraint` that ends the reasoning after some tokens.
 
-    ``most``: maximum number of tokens of the reasoning.  ``start``, ``end``: the tokens of its marks; a reasoning that
-    the prompt has opened ``reasons`` from the first token on.  ``message``: tokens before the end, if it is forced.
-    ``inner``: another constraint that applies as well; it must allow these tokens.
+    ``most``: maximum number of tokens of the reasoning.  ``start``, ``end``: its marks, which are found in the text,
+    because a token may have the end of a mark and what follows it; a reasoning that the prompt has opened ``reasons``
+    from the first token on.  ``message``: a text before the end, if it is forced.  ``inner``: another constraint that
+    applies as well; it must allow these texts.
     """
 
     def __init__(
         self,
         most: int,
-        start: Sequence[int],
-        end: Sequence[int],
+        start: str,
+        end: str,
+        tokenizer: Tokenizer,
         n_vocab: int,
         *,
         reasons: bool,
-        message: Sequence[int] = (),
+        message: str = "",
         inner: Constraint | None = None,
     ) -> None:
         self._most = most
-        self._marks = list(start), list(end)
-        self._forced_text = [*message, *end]
+        self._start, self._end = start.encode(), end.encode()
+        self._tokenizer = tokenizer
+        self._closing = self._ids(end)
+        self._forced_text = [*self._ids(message), *self._closing]
         self._n_vocab = n_vocab
         self._reasons = reasons
         self._inner = inner
         self.begin()
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, parse_special=True, add_special=False, begins=False)
 
     def begin(self) -> None:
         """Starts a new text."""
         self._within = self._reasons
         self._done = False
         self._used = 0
-        self._tail: list[int] = []
+        self._tail = b""
+        """What may be the beginning of a mark."""
         self._forced: list[int] = []
         if self._inner is not None:
             self._inner.begin()
@@ -66,20 +73,25 @@ class ReasoningBudget:
             return
         if self._done:
             return
-        start, end = self._marks
-        longest = max(len(start), len(end))
-        self._tail = [*self._tail, token][-longest:]
-        if not self._within:
-            self._within = bool(start) and self._tail[-len(start) :] == start
-        elif self._tail[-len(end) :] == end:
-            self._done = True
-        else:
+        text = self._tail + self._tokenizer.piece(token)
+        if self._within:
             self._used += 1
+        elif self._start and self._start in text:
+            self._within, text = True, text.partition(self._start)[2]
+        mark = self._end if self._within else self._start
+        if self._within and mark in text:
+            self._done = True
+        self._tail = text[max(len(text) - len(mark) + 1, 0) :]
         self._force()
 
     def _force(self) -> None:
         if self._within and not self._done and self._used >= self._most:
-            end = self._marks[1]
-            begun = range(min(len(end) - 1, self._used), 0, -1)
-            written = next((count for count in begun if self._tail[-count:] == end[:count]), 0)
-            self._forced = end[written:] if written else list(self._forced_text)
+            begun = self._begun()
+            self._forced = self._ids(self._end.decode()[begun:]) if begun else list(self._forced_text)
+
+    def _begun(self) -> int:
+        """Number of characters of the mark at the end that the text ends with; a control token is not begun."""
+        if self._tokenizer.is_control(self._closing[0]):
+            return 0
+        end = self._end.decode()
+        return next((count for count in range(len(end) - 1, 0, -1) if self._tail.endswith(end[:count].encode())), 0)

@@ -58,16 +58,13 @@ def constraint_of(
     marks = chat.format.reasoning
     if budget < 0 or marks is None:
         return found
-
-    def ids(text: str) -> list[int]:
-        return model.tokenizer.encode(text, parse_special=True, add_special=False, begins=False)
-
     return ReasoningBudget(
         budget,
-        ids(marks.start),
-        ids(marks.end),
+        marks.start,
+        marks.end,
+        model.tokenizer,
         model.n_vocab,
         reasons=chat.reasons,
-        message=ids(budget_message),
+        message=budget_message,
         inner=found,
     )
