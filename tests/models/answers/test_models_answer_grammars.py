@@ -6,6 +6,7 @@ import json
 import lzma
 import random
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -192,6 +193,39 @@ PROPERTIES = {
     "inner": {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]},
     "list": {"type": "array", "items": {"enum": ["p", "q"]}, "maxItems": 3},
 }
+NODE = {
+    "type": "object",
+    "properties": {"v": {"type": "boolean"}, "next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}},
+    "required": ["v"],
+}
+OTHERS = {
+    "choice": {"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]},
+    "code": {"type": ["string", "null"], "pattern": "^[a-c]{2}$"},
+    "counts": {"type": "object", "additionalProperties": {"type": "boolean"}},
+    "mixed": {"enum": [1, "one", None]},
+    "node": {"$ref": "#/$defs/Node"},
+    "only": {"allOf": [{"type": "boolean"}]},
+    "pair": {"type": "array", "prefixItems": [{"type": "boolean"}, {"enum": ["p"]}], "minItems": 2, "maxItems": 2},
+}
+
+
+def is_node(value: Any) -> bool:
+    links = isinstance(value, dict) and {"v"} <= value.keys() <= {"v", "next"} and type(value["v"]) is bool
+    return links and (value.get("next") is None or is_node(value["next"]))
+
+
+def fits_others(arguments: dict[str, Any]) -> bool:
+    """Whether the arguments match :data:`OTHERS`."""
+    checks = {
+        "choice": lambda value: value in ("a", "b", None),
+        "code": lambda value: value is None or re.fullmatch("[a-c]{2}", value) is not None,
+        "counts": lambda value: isinstance(value, dict) and all(type(each) is bool for each in value.values()),
+        "mixed": lambda value: value in ("one", None) or (type(value) is int and value == 1),
+        "node": is_node,
+        "only": lambda value: type(value) is bool,
+        "pair": lambda value: value in ([True, "p"], [False, "p"]),
+    }
+    return all(checks[name](value) for name, value in arguments.items())
 
 
 def fits(arguments: dict[str, Any]) -> bool:
@@ -228,9 +262,21 @@ def drawn(tokenizer: Tokenizer, allowed: GrammarConstraint, marks: list[str], ch
 
 @pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize("template", EACH_SYNTAX)
-def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str, controlled: bool) -> None:
+@pytest.mark.parametrize(
+    ("properties", "required", "fit"),
+    [(PROPERTIES, ["text", "n"], fits), *(({name: each}, [name], fits_others) for name, each in OTHERS.items())],
+    ids=["several", *OTHERS],
+)
+def test_whatever_is_drawn_the_arguments_match_their_schemas(
+    properties: dict[str, Any],
+    required: list[str],
+    fit: Callable[[dict[str, Any]], bool],
+    template: str,
+    controlled: bool,
+) -> None:
     chosen = random.Random(f"{template}{controlled}")
-    parameters = {"type": "object", "properties": PROPERTIES, "required": ["text", "n"]}
+    definitions = {"$defs": {"Node": NODE}}
+    parameters = {"type": "object", "properties": properties, "required": required, **definitions}
     tools = tools_of([{"name": "f", "parameters": parameters}, {"name": "g"}])
     marks = [*(mark for mark in format_of(template).marks if mark), " to=functions.f", '"', "}", "]", '", "', "\n"]
     complete = 0
@@ -240,7 +286,7 @@ def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str, cont
         if allowed.complete:
             answer = parse(format_of(template), text, tools)
             assert answer.calls, text
-            assert all(call.parsed == {} if call.name == "g" else fits(call.parsed) for call in answer.calls), text
+            assert all(call.parsed == {} if call.name == "g" else fit(call.parsed) for call in answer.calls), text
             complete += 1
     assert complete
 

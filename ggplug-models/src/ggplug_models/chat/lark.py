@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ggplug_models.chat.tools import values_of
 from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.sampling.grammar_limits import check_pattern, read_schema
 
@@ -37,6 +38,7 @@ class Lark:
         self.id = id
         self._lines: list[str] = []
         self._named: dict[str, str] = {}
+        self._parts: dict[int, str] = {}
 
     def text(self, start: str) -> str:
         """The whole grammar, which begins with the expression ``start``."""
@@ -59,6 +61,16 @@ class Lark:
         if known is None:
             known = self._named[attribute + expression] = f"{kind}_{len(self._lines)}"
             self._lines.append(f"{known}{attribute}: {expression}")
+        return known
+
+    def rule_of(self, schema: Any, make: Callable[[], str]) -> str:
+        """The rule for a schema; ``make`` returns its expression, which may refer to this rule."""
+        known = self._parts.get(id(schema))
+        if known is None:
+            place = len(self._lines)
+            known = self._parts[id(schema)] = f"rule_{place}"
+            self._lines.append("")
+            self._lines[place] = f"{known}: {make()}"
         return known
 
     def literal(self, text: str) -> str:
@@ -107,8 +119,8 @@ class Lark:
         """
         if not isinstance(schema, dict):
             return self.until(mark, other)
-        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if isinstance(values, list) and values:
+        values = values_of(schema)
+        if values is not None:
             texts = dict.fromkeys(value if isinstance(value, str) else json.dumps(value) for value in values)
             return f"({' | '.join(map(json.dumps, texts))}) {self.literal(mark)}"
         parts = self.control.parts(mark)

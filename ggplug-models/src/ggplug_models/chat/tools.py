@@ -227,16 +227,21 @@ def _not_a_choice(choice: Any) -> ParameterError:
 def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     """The schema that a reference refers to within ``root``; the schema itself, if it is none.
 
-    None for a reference to nothing, to another document, or to itself.
+    None for a reference to nothing, to another document, or to itself.  ``allOf`` with one schema is a reference, too.
     """
     for _ in range(16):
-        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str):
+        if not isinstance(schema, Mapping):
             return schema
-        schema = root if reference == "#" or reference.startswith("#/") else None
-        for key in reference.split("/")[1:]:
-            key = key.replace("~1", "/").replace("~0", "~")
-            schema = schema.get(key) if isinstance(schema, Mapping) else None
+        reference, all_of = schema.get("$ref"), schema.get("allOf")
+        if isinstance(reference, str):
+            schema = root if reference == "#" or reference.startswith("#/") else None
+            for key in reference.split("/")[1:]:
+                key = key.replace("~1", "/").replace("~0", "~")
+                schema = schema.get(key) if isinstance(schema, Mapping) else None
+        elif isinstance(all_of, list) and len(all_of) == 1 and not {"type", "properties"} & schema.keys():
+            schema = all_of[0]
+        else:
+            return schema
     return None
 
 
@@ -245,23 +250,35 @@ def kinds_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
 
     ``root``: the schema that references refer to.  All types, if the schema does not say it.
     """
-    found: set[str] = set()
+    return frozenset(kind for each in alternatives(schema, root) for kind in _own_kinds(each))
+
+
+def alternatives(schema: Any, root: Mapping[str, Any]) -> list[Any]:
+    """The schemas without alternatives and references of which a schema allows the values."""
+    found: list[Any] = []
     waiting, known = [schema], set()
     while waiting:  # no recursion, because alternatives may refer to one another in circles
         one = resolved(waiting.pop(), root)
-        if id(one) in known:
-            continue
-        known.add(id(one))
-        options = options_of(one)
-        waiting += options or ()
-        found |= _own_kinds(one) if options is None else set()
-    return frozenset(found)
+        if id(one) not in known:
+            known.add(id(one))
+            options = options_of(one)
+            waiting += reversed(options or ())
+            found += [one] if options is None else []
+    return found
 
 
 def options_of(schema: Any) -> list[Any] | None:
     """The alternatives of a schema; None if it has none."""
     given = (schema.get(key) for key in ("anyOf", "oneOf")) if isinstance(schema, Mapping) else ()
     return next((each for each in given if isinstance(each, list)), None)
+
+
+def values_of(schema: Any) -> list[Any] | None:
+    """The values that a schema without alternatives lists; None if it lists none."""
+    if not isinstance(schema, Mapping):
+        return None
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) and values else None
 
 
 def _own_kinds(schema: Any) -> set[str]:

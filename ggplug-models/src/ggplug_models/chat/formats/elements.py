@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ggplug_models.chat.formats.named_calls import Arguments
+from ggplug_models.chat.formats.named_calls import Arguments, text_or_json
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, kinds_of, options_of, resolved, value_of
@@ -132,7 +132,7 @@ class ElementArguments(Arguments):
         kinds, end = kinds_of(schema, root), f"{self._token}</{key}>"
         gap = lark.terminal(regex(SPACES))
         if "string" in kinds:
-            return lark.string(resolved(schema, root), end)
+            return text_or_json(lark, schema, root, end)
         if kinds == {"object"} and isinstance(schema, Mapping) and schema.get("properties") and depth < 8:
             return f"{self._members(lark, schema, root, depth)} {gap}? {lark.literal(end)}"
         if kinds == {"array"} and isinstance(schema, Mapping) and schema.get("items") and depth < 8:

@@ -10,11 +10,16 @@ from typing import Any
 from ggplug_models.chat.formats.format import CallSyntax
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
-from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of, resolved
+from ggplug_models.chat.tools import Tool, ToolChoice, alternatives, kinds_of, options_of, resolved, values_of
 
 START, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _NAME_END, _CALL_END = Marks(("{",)), Marks((END,))
 _COMMA = '","'
+_PLAIN = ("integer", "number", "boolean", "null")
+_LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_CLOSED = {"additionalProperties": False}
+_ANY: Mapping[str, Any] = {}
+"""The schema of any value."""
 _UNQUOTED = re.compile(r"([{,]\s*)([^\s{}\[\]:,\"\x00][^:{}\[\],\x00]*?)(\s*:)")
 
 
@@ -41,46 +46,75 @@ class GemmaCalls(CallSyntax):
 
     def options(self, lark: Lark, choice: ToolChoice) -> list[tuple[str, str]]:
         calls = (
-            f"{json.dumps('call:' + tool.name)} {self._object(lark, tool.properties, tool.required, tool.parameters)}"
+            f"{json.dumps('call:' + tool.name)} {self._object(lark, _CLOSED | tool.parameters, tool.parameters)}"
             for tool in choice.tools
         )
         call = f"({' | '.join(calls)}) {lark.literal(END)}"
         more = f" ({lark.literal(START)} {call})*" if choice.several else ""
         return [(START, lark.rule(call + more))]
 
-    def _object(self, lark: Lark, properties: Mapping[str, Any], required: Any, root: Mapping[str, Any]) -> str:
-        properties = dict(sorted(properties.items()))  # as the template writes them
-        items = [
-            (f"{json.dumps(name + ':')} {self._value(lark, schema, root)}", name in required)
-            for name, schema in properties.items()
-        ]
-        return f'"{{" {lark.listed(items, _COMMA)} "}}"'
+    def _value(self, lark: Lark, schema: Any, root: Mapping[str, Any]) -> str:
+        """A value that matches a schema."""
+        schema = resolved(schema, root)
+        if not isinstance(schema, Mapping):
+            schema = _ANY
+        return lark.rule_of(schema, lambda: " | ".join(self._ways(lark, schema, root)))
 
-    def _value(self, lark: Lark, schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+    def _ways(self, lark: Lark, schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[str]:
+        values = values_of(schema)
+        if options_of(schema):
+            return [self._value(lark, each, root) for each in alternatives(schema, root) or [_ANY]]
+        if values is not None:
+            return [self._literal(lark, each) for each in values]
         kinds = kinds_of(schema, root)
         found = []
         if "string" in kinds:
-            found.append(f"{lark.literal(QUOTE)} {lark.string(resolved(schema, root), QUOTE)}")
-        if "object" in kinds and isinstance(schema, Mapping) and schema.get("properties") and depth < 8:
-            required = schema.get("required", ())
-            found.append(self._object(lark, schema["properties"], required, root))
-        elif "object" in kinds and depth < 8:
-            key = lark.terminal(r"/[A-Za-z_][A-Za-z0-9_ -]{0,60}:/")
-            value = self._any(lark)
-            found.append(f'"{{" ({key} {value} ("," {key} {value})*)? "}}"')
-        if "array" in kinds and depth < 8:
-            items = schema.get("items", {}) if isinstance(schema, Mapping) else {}
-            item = self._value(lark, items, root, depth + 1) if items else self._any(lark)
-            found.append(f'"[" {lark.repeated(item, _COMMA, schema)} "]"')
-        if kinds & {"number", "boolean", "null"}:
-            plain = schema if isinstance(schema, Mapping) and kinds <= {"number", "boolean", "null"} else {}
-            found.append(lark.schema(plain or {"type": sorted(kinds & {"number", "boolean", "null"})}, root))
-        return lark.rule(" | ".join(found))
+            found.append(f"{lark.literal(QUOTE)} {lark.string(schema, QUOTE)}")
+        if "object" in kinds:
+            found.append(self._object(lark, schema, root))
+        if "array" in kinds:
+            found.append(f'"[" {self._items(lark, schema, root)} "]"')
+        given = schema.get("type", [])
+        named = [given] if isinstance(given, str) else given
+        plain = [kind for kind in named or sorted(kinds) if kind in _PLAIN]
+        if plain:
+            limits = {key: schema[key] for key in _LIMITS if key in schema}
+            found.append(lark.schema({"type": plain, **limits}))
+        return found
 
-    def _any(self, lark: Lark) -> str:
-        return lark.rule(
-            f"{lark.literal(QUOTE)} {lark.until(QUOTE)} | {lark.schema({'type': ['number', 'boolean', 'null']})}"
-        )
+    def _object(self, lark: Lark, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+        properties, other = schema.get("properties"), schema.get("additionalProperties")
+        required = schema.get("required", ())
+        if properties or other is False:
+            items = [
+                (f"{json.dumps(name + ':')} {self._value(lark, each, root)}", name in required)
+                for name, each in sorted((properties or {}).items())  # as the template writes them
+            ]
+            return f'"{{" {lark.listed(items, _COMMA)} "}}"'
+        key = lark.terminal(r"/[A-Za-z_][A-Za-z0-9_ -]{0,60}:/")
+        value = self._value(lark, other, root)
+        return f'"{{" ({key} {value} ("," {key} {value})*)? "}}"'
+
+    def _items(self, lark: Lark, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+        first = schema.get("prefixItems")
+        if not first:
+            return lark.repeated(self._value(lark, schema.get("items"), root), _COMMA, schema)
+        found, least = "", schema.get("minItems", 0)
+        for place, each in reversed([*enumerate(first)]):
+            item = f"{_COMMA if place else ''} {self._value(lark, each, root)} {found}"
+            found = item if place < least else f"({item})?"
+        return found
+
+    def _literal(self, lark: Lark, value: Any) -> str:
+        """A value that a schema lists."""
+        if isinstance(value, str):
+            return f"{lark.literal(QUOTE)} {json.dumps(value)} {lark.literal(QUOTE)}"
+        if isinstance(value, list):
+            return f'"[" {f" {_COMMA} ".join(self._literal(lark, each) for each in value)} "]"'
+        if isinstance(value, dict):
+            members = (f"{json.dumps(key + ':')} {self._literal(lark, each)}" for key, each in sorted(value.items()))
+            return f'"{{" {f" {_COMMA} ".join(members)} "}}"'
+        return json.dumps(json.dumps(value))
 
 
 def json_of(text: str) -> str:

@@ -67,6 +67,8 @@ class HarmonyFormat(Format):
             if recipient[1] in known:
                 scan.call(recipient[1])
                 yield from scan.spaces()
+                if (yield from scan.next()) == "{":  # whose strings may have marks in them
+                    yield from scan.json(scan.arguments)
                 emit = scan.arguments
         elif channel is not None and channel[1] == "analysis":
             emit = scan.reasoning

@@ -15,7 +15,7 @@ from typing import Any
 from ggplug_models.chat.formats.format import CallSyntax
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
-from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of, resolved, value_of
+from ggplug_models.chat.tools import Tool, ToolChoice, alternatives, kinds_of, value_of, values_of
 
 
 class Arguments(ABC):
@@ -181,9 +181,35 @@ class TaggedArguments(Arguments):
         kinds = kinds_of(schema, root)
         if "string" not in kinds:
             return f"{lark.schema(schema, root)} {lark.literal(self.end)}"
-        schema, (start, end) = resolved(schema, root), self.quotes
-        plain = lark.string(schema, self.end, start)
-        return f"({plain} | {lark.literal(start)} {lark.string(schema, end + self.end)})" if start else plain
+        start, end = self.quotes
+        ways = [text_or_json(lark, schema, root, self.end, start)]
+        if start:
+            for each in alternatives(schema, root):
+                if "string" in kinds_of(each, root):
+                    values = values_of(each)
+                    texts = each if values is None else {"enum": [value for value in values if isinstance(value, str)]}
+                    ways.append(f"{lark.literal(start)} {lark.string(texts, end + self.end)}")
+        return f"({' | '.join(ways)})"
+
+
+def text_or_json(lark: Lark, schema: Any, root: Mapping[str, Any], mark: str, other: str = "") -> str:
+    """A text without quotes, or JSON of another type, that matches a schema, and the mark after it.
+
+    ``other``: what a text may not begin with.
+    """
+    found = []
+    for each in alternatives(schema, root):
+        if "string" in kinds_of(each, root):
+            text = lark.string(each, mark, other)
+            if text == lark.until(mark, other):
+                return text  # any text, also JSON
+            found.append(text)
+        if values_of(each) is None and isinstance(each, Mapping) and "type" in each:
+            kinds = [each["type"]] if isinstance(each["type"], str) else each["type"]
+            others = {**each, "type": [kind for kind in kinds if kind != "string"]}
+            if others["type"]:
+                found.append(f"{lark.schema(others, root)} {lark.literal(mark)}")
+    return lark.rule(" | ".join(found))
 
 
 @dataclass(frozen=True)
