@@ -1018,6 +1018,7 @@ def test_blocks_that_the_settings_do_not_count_are_refused(name: str, tmp_path: 
         ("cohere2", "sliding_window_pattern", 3),
         ("afmoe", "global_attn_every_n_layers", 8),
         ("llama4", "no_rope_layer_interval", 2),
+        ("gemma4", "use_bidirectional_attention", "all"),
         ("gpt-oss", "swiglu_limit", 3.0),
         ("llama4", "use_qk_norm", False),
         ("llama4", "no_rope_layers", [1, 1, 0, 1]),
@@ -1047,6 +1048,30 @@ def test_a_setting_that_the_network_does_not_follow_is_refused(
     changed(folder, "config.json", **{setting: value})
     with pytest.raises(ModelError, match=rf"config\.json: {setting} must be .*nothing else, got"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", ["llama2", "qwen2", "gemma2", "qwen3_moe"])
+def test_a_language_model_that_attends_to_later_tokens_is_refused(name: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "config.json", is_causal=False)
+    with pytest.raises(ModelError, match="attention.causal is false, but .* models attend to earlier tokens only"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_a_gemma_with_vision_that_attends_to_later_tokens_is_refused(tmp_path: Path) -> None:
+    folder = made("gemma3", tmp_path)
+    text = json.loads((folder / "config.json").read_text("utf-8")) | {"use_bidirectional_attention": True}
+    changed(folder, "config.json", model_type="gemma3", text_config=text)
+    with pytest.raises(ModelError, match="text_config: use_bidirectional_attention must be False"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_the_blocks_of_a_mistral_have_windows_where_its_settings_say_so(tmp_path: Path) -> None:
+    folder = made("mistral", tmp_path)
+    changed(folder, "config.json", sliding_window=12, layer_types=["sliding_attention", "full_attention"])
+    with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+        assert reader.metadata["llama.attention.sliding_window"] == 12
+        assert reader.metadata["llama.attention.sliding_window_pattern"].tolist() == [True, False]
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32}

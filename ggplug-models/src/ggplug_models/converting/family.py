@@ -112,6 +112,8 @@ class Family:
                 found[key] = config.number(name, at_least=0)
         if self.more:
             found |= self.more(config, folder)
+        if config.values.get("is_causal") is False:
+            found["attention.causal"] = False
         if (dense := embeddings.modules(folder).dense) and not self.dense:
             names = f"{self.architecture} models have no layers behind the pooling"
             raise dense[0].refused("type", f"Transformer, Pooling or Normalize: GGUF files of {names}")

@@ -76,6 +76,10 @@ class Decoder(TextModel):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
+        if not hp.boolean("attention.causal", True):
+            raise ModelError(
+                f"{hp.prefix}attention.causal is false, but {self.architecture} models attend to earlier tokens only"
+            )
         pooling = hp.integer("pooling_type", Pooling.LAST, at_least=0)
         self.pooling = Pooling(pooling) if pooling in set(Pooling) else Pooling.LAST
 

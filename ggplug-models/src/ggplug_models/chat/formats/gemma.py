@@ -46,7 +46,7 @@ class GemmaCalls(CallSyntax):
 
     def options(self, lark: Lark, choice: ToolChoice) -> list[tuple[str, str]]:
         calls = (
-            f"{json.dumps('call:' + tool.name)} {self._object(lark, _CLOSED | tool.parameters, tool.parameters)}"
+            f"{json.dumps('call:' + tool.name)} {self._object(lark, {**_CLOSED, **tool.parameters}, tool.parameters)}"
             for tool in choice.tools
         )
         call = f"({' | '.join(calls)}) {lark.literal(END)}"

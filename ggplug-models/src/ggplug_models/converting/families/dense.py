@@ -95,7 +95,8 @@ def _olmo(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _mistral(config: Values, folder: Folder) -> dict[str, Any]:
-    return llama_keys(config, folder) | one_window(config)
+    """The keys of Mistral: all blocks have a window, or those that the settings name, as in Ministral."""
+    return llama_keys(config, folder) | (windows(config, folder) if "layer_types" in config else one_window(config))
 
 
 def _ministral3(config: Values, folder: Folder) -> dict[str, Any]:
