@@ -1054,7 +1054,7 @@ def test_a_setting_that_the_network_does_not_follow_is_refused(
 def test_a_language_model_that_attends_to_later_tokens_is_refused(name: str, tmp_path: Path) -> None:
     folder = made(name, tmp_path)
     changed(folder, "config.json", is_causal=False)
-    with pytest.raises(ModelError, match="attention.causal is false, but .* models attend to earlier tokens only"):
+    with pytest.raises(ModelError, match=r"attention\.causal is false, but .* models attend to earlier tokens only"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
