@@ -49,8 +49,14 @@ BYTES = {f"<0x{byte:02X}>": 6 for byte in range(256)}
 WORDS = ("▁", "a", "b", "▁a", "ab", "▁ab", "ba", "aba")
 UNIGRAM, CHARACTERS = trainer(3, 1), trainer(3, 4)
 NO_SPACE, REMOVES = normaliser(3, 0), normaliser(4, 1)
-FIXED = field(1, field(1, b"Ab") + field(3, 4))
-"""A user-defined piece."""
+
+
+def fixed(text: str) -> bytes:
+    """A user-defined piece."""
+    return field(1, field(1, text.encode()) + field(3, 4))
+
+
+FIXED = fixed("Ab")
 
 
 def table() -> bytes:
@@ -102,6 +108,11 @@ TEXT = "Abab  ba éx ▁"
         ((UNIGRAM, NO_SPACE, REMOVES, LOWERCASE), True, "ab ab ▁ b a ▁ <0xC3> <0xA9> <0x78>", ""),
         ((FIXED, LOWERCASE), True, "▁ Ab ab ▁ ▁ ba ▁ <0xC3> <0xA9> <0x78> ▁ ▁", "▁ ▁ ▁"),
         ((FIXED, LOWERCASE, UNIGRAM), True, "▁ Ab ab ▁ ▁ b a ▁ <0xC3> <0xA9> <0x78> ▁ ▁", "▁ ▁ ▁"),
+        ((fixed("▁▁"), UNIGRAM), True, "▁ <0x41> b ab ▁▁ b a ▁ <0xC3> <0xA9> <0x78> ▁▁", "▁ ▁▁"),
+        ((fixed("▁▁"),), True, "▁ <0x41> b ab ▁▁ ba ▁ <0xC3> <0xA9> <0x78> ▁▁", "▁▁ ▁"),
+        ((fixed("éx"), UNIGRAM), True, "▁ <0x41> b ab ▁ ▁ b a ▁ éx ▁ ▁", "▁ ▁ ▁"),
+        ((fixed("▁b"), UNIGRAM), True, "▁ <0x41> b ab ▁ ▁b a ▁ <0xC3> <0xA9> <0x78> ▁ ▁", "▁ ▁ ▁"),
+        ((fixed("▁▁b"), UNIGRAM), True, "▁ <0x41> b ab ▁▁b a ▁ <0xC3> <0xA9> <0x78> ▁ ▁", "▁ ▁ ▁"),
     ],
 )
 def test_texts_have_the_tokens_of_sentencepiece(

@@ -188,9 +188,8 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
             whole = {PREPENDS: EVERY, **whole}
         return whole | strips(entries.items(), n_vocab)
     if unigrams:
-        # SentencePiece gives them other scores than those in the file.
-        best = np.delete(tokens.scores, fixed)[np.delete(tokens.types, fixed) == NORMAL].max(initial=-np.inf)
-        tokens.scores[fixed] = [len(tokens.texts[token].encode("utf-8")) * best - 0.1 for token in fixed]
+        # SentencePiece gives them scores above those of texts of several pieces, whatever is in the file.
+        tokens.scores[fixed] = [0.1 * (len(tokens.texts[token].encode("utf-8")) - 1) for token in fixed]
         whole |= for_unigrams(says) | {PREPENDS: EVERY}
     else:
         whole |= for_pairs(says)
