@@ -1050,10 +1050,18 @@ def test_a_setting_that_the_network_does_not_follow_is_refused(
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
-@pytest.mark.parametrize("name", ["llama2", "qwen2", "gemma2", "qwen3_moe"])
-def test_a_language_model_that_attends_to_later_tokens_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        *((name, "is_causal", False) for name in ("llama2", "qwen2", "gemma2", "qwen3_moe")),
+        ("lfm2", "architectures", ["Lfm2BidirectionalModel"]),
+    ],
+)
+def test_a_language_model_that_attends_to_later_tokens_is_refused(
+    name: str, setting: str, value: Any, tmp_path: Path
+) -> None:
     folder = made(name, tmp_path)
-    changed(folder, "config.json", is_causal=False)
+    changed(folder, "config.json", **{setting: value})
     with pytest.raises(ModelError, match=r"attention\.causal is false, but .* models attend to earlier tokens only"):
         ggplug_models.convert(folder, tmp_path / "out.gguf")
 

@@ -51,8 +51,10 @@ def _lfm2(config: Values, folder: Folder) -> dict[str, Any]:
         attends = [block in numbers for block in blocks]
     if config.boolean("conv_bias"):
         raise config.refused("conv_bias", "false: GGUF files of these models have no biases of convolutions")
+    both_ways = "Lfm2BidirectionalModel" in config.texts("architectures", [])
     return {
         **rope.keys(config),
+        **({"attention.causal": False} if both_ways else {}),
         "attention.head_count_kv": of_blocks(config.integer("num_key_value_heads"), attends),
         "vocab_size": config.integer("vocab_size"),
     }
