@@ -170,18 +170,32 @@ BEGIN, END = [*"<", "th", *"ink"], [*"</", "th", *"ink"]
         (2, ["Four", "<", "Four"], "Four</think>Four"),
         (3, ["Four", "<", "/", "Four"], "Four</think>Four"),
         (0, ["Four"], "so</think>Four"),
+        (8, ["Four", *"<call", ">\n", *["Four"] * 9], "Four<call>\n" + 9 * "Four"),
     ],
 )
 def test_a_budget_sees_and_ends_a_mark_that_no_token_ends_with(
     most: int, pieces: list[str], text: str, joining: Tokenizer
 ) -> None:
-    def budget(reasons: bool) -> ReasoningBudget:
-        marks = "<think>", "</think>"
-        return ReasoningBudget(most, *marks, joining, joining.n_vocab, reasons=reasons, message="so")
+    def budget(*, reasons: bool) -> ReasoningBudget:
+        return ReasoningBudget(
+            most, "<think>", ["</think>", "<call>"], joining, joining.n_vocab, reasons=reasons, message="so"
+        )
 
-    assert written(budget(True), joining, pieces) == text
+    assert written(budget(reasons=True), joining, pieces) == text
     opened = [*BEGIN, ">\n"]
-    assert written(budget(False), joining, [*opened, *pieces]) == "<think>\n" + text
+    assert written(budget(reasons=False), joining, [*opened, *pieces]) == "<think>\n" + text
+
+
+def test_a_mark_within_the_answer_begins_no_reasoning(joining: Tokenizer) -> None:
+    budget = ReasoningBudget(2, "<think>", ["</think>"], joining, joining.n_vocab, reasons=False)
+    assert written(budget, joining, ["Four", *BEGIN, ">\n", *["Four"] * 9]) == "Four<think>\n" + 9 * "Four"
+
+
+def test_each_reasoning_of_a_format_with_several_is_limited(joining: Tokenizer) -> None:
+    budget = ReasoningBudget(2, "<think>", ["</think>"], joining, joining.n_vocab, reasons=False, again=True)
+    thought = [*BEGIN, ">\n", *["Four"] * 3]
+    limited = "<think>\nFourFour</think>Four"
+    assert written(budget, joining, [*thought, "\n", *thought, "\n"]) == f"{limited}\n{limited}\n"
 
 
 def test_a_sampler_with_a_constraint_is_refused_with_tools(model: Decoder) -> None:

@@ -55,16 +55,17 @@ def constraint_of(
     elif (grammar := chat.grammar(model.control, schema)) is not None:
         found = model.grammars.answer(grammar)
     budget = -1 if reasoning_budget is None else whole("reasoning_budget", reasoning_budget, -1)
-    marks = chat.format.reasoning
-    if budget < 0 or marks is None:
+    form = chat.format
+    if budget < 0 or form.reasoning is None or (chat.opening and not chat.reasons and not form.reasons_again):
         return found
     return ReasoningBudget(
         budget,
-        marks.start,
-        marks.end,
+        form.reasoning.start,
+        form.reasoning_ends(calls=bool(chat.choice.tools)),
         model.tokenizer,
         model.n_vocab,
         reasons=chat.reasons,
+        again=form.reasons_again,
         message=budget_message,
         inner=found,
     )

@@ -27,6 +27,7 @@ class AddressedFormat(Format):
     """Messages such as `` to=self<|message|>...<|eom|>``, the last of which ends with ``<|eot|>``."""
 
     reasoning = Reasoning(f" to=self{MESSAGE}", NEXT)
+    reasons_again = True
 
     @property
     def calls(self) -> bool:

@@ -51,11 +51,13 @@ class Reasoning:
 class Format(ABC):
     """How a model writes answers.
 
-    ``reasoning``: None if it does not reason, or this is not known.  ``several``: whether the template takes answers
-    with several calls.  ``id``: the regular expression of the ids of calls that it takes.
+    ``reasoning``: None if it does not reason, or this is not known.  ``reasons_again``: whether there may be several
+    reasonings, anywhere in an answer, and not only one at its beginning.  ``several``: whether the template takes
+    answers with several calls.  ``id``: the regular expression of the ids of calls that it takes.
     """
 
     reasoning: Reasoning | None = None
+    reasons_again: bool = False
     several: bool = True
     id: str = ANY_ID
 
@@ -96,6 +98,10 @@ class Format(ABC):
     def without_reasoning(self) -> Format:
         """The format in which the reasoning, with its marks, is a part of the answer's text."""
         return self
+
+    def reasoning_ends(self, *, calls: bool) -> tuple[str, ...]:
+        """The marks at which a reasoning ends, its own one first.  ``calls``: whether there are tools to call."""
+        return () if self.reasoning is None else (self.reasoning.end,)
 
     def reasons_at(self, opening: str) -> bool:
         """Whether an answer is within the reasoning after ``opening``."""
@@ -151,6 +157,10 @@ class PlainFormat(Format):
     def without_reasoning(self) -> Format:
         return PlainFormat(None, self.syntax, self.wrappers, several=self.several, id=self.id)
 
+    def reasoning_ends(self, *, calls: bool) -> tuple[str, ...]:
+        starts = self.syntax.starts if self.syntax is not None and self.syntax.ends_reasoning and calls else ()
+        return (*super().reasoning_ends(calls=calls), *starts, *self.wrappers[:1])
+
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[None]:
@@ -189,8 +199,7 @@ class PlainFormat(Format):
             yield from scan.spaces()
             return
         yield from scan.spaces()
-        starts = syntax.starts if syntax is not None and syntax.ends_reasoning else ()
-        mark = yield from scan.until(Marks((reasoning.end, *starts, *self.wrappers[:1])), scan.reasoning)
+        mark = yield from scan.until(Marks(self.reasoning_ends(calls=syntax is not None)), scan.reasoning)
         if mark == reasoning.end:
             scan.take(len(mark))
             yield from scan.spaces()

@@ -22,6 +22,7 @@ class HarmonyFormat(Format):
     """Messages such as ``<|channel|>analysis<|message|>...<|end|>``; a call has a recipient, ``to=functions.f``."""
 
     reasoning = Reasoning(f"{CHANNEL}analysis{MESSAGE}", END)
+    reasons_again = True
 
     @property
     def calls(self) -> bool:
