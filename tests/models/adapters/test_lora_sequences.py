@@ -222,6 +222,26 @@ def test_a_file_of_a_session_says_which_adapters_computed_it(tmp_path: Path, sec
         np.testing.assert_array_equal(session.decode({1: [1]})[1], wanted)
 
 
+def test_restored_sequences_have_scales_of_their_own_only_where_their_tokens_need_them(tmp_path: Path) -> None:
+    wanted = alone(MODEL, {FIRST: 1.0})[0]
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64, 3) as session:
+        session.decode({0: PROMPT})
+        session.save(tmp_path / "without.gguf")
+        used = model.adapt(FIRST, 0.7)
+        session.clear()
+        session.decode({0: PROMPT})
+        session.save(tmp_path / "with.gguf")
+        used.scale = 1.0
+        session.restore(tmp_path / "without.gguf")
+        assert session.is_adapted({})
+        assert session.is_adapted({used: 1.0}, 1)
+        used.scale = 0.7
+        session.restore(tmp_path / "with.gguf")
+        used.scale = 1.0
+        session.clear()
+        assert list(model.generate_ids(PROMPT, 4, session=session)) == wanted
+
+
 def test_adapters_of_the_same_matrices_with_other_factors_are_not_taken_for_each_other(tmp_path: Path) -> None:
     saved = tmp_path / "saved.gguf"
     with GGUFReader(FIRST) as reader:

@@ -64,7 +64,6 @@ class OneSequence:
         """See :meth:`.Session.patches_in_effect`."""
         return self._session.patches_in_effect()
 
-    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+    def adapt_as(self, adapters: Mapping[int, str | None]) -> None:
         """See :meth:`.Session.adapt_as`."""
-        if 0 in adapters:
-            self._session.adapt_as({self._seq: adapters[0]})
+        self._session.adapt_as({self._seq: adapters[0]})

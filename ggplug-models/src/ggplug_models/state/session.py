@@ -411,6 +411,9 @@ class Session(Uncopied):
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Replaces all sequences by those of a file that :meth:`save` wrote.
 
+        A sequence with tokens has the scales of adapters with which they were computed, until :meth:`adapt` changes
+        them; one without tokens has those of the model.
+
         Raises ModelError if the file is from another model, or from a session with other parameters; GGUFError.
         """
         restore(self, path)
@@ -590,14 +593,16 @@ class Session(Uncopied):
         """
         return digests(unscaled(in_effect(None, self.model.patches)))
 
-    def adapt_as(self, adapters: Mapping[int, str]) -> None:
-        """As :meth:`adapt`, with what :meth:`adapters` returned, by sequence.
+    def adapt_as(self, adapters: Mapping[int, str | None]) -> None:
+        """As :meth:`adapt`, with what :meth:`adapters` returned, by sequence; None: the scales of the model.
 
         Raises ModelError, before any change, for an adapter that the model does not have.
         """
-        found = {self._number(seq): scales_in(each, self.model.patches) for seq, each in adapters.items()}
+        there = self.model.patches
+        of_model = only_scaled(in_effect(None, there))
+        found = {self._number(seq): None if each is None else scales_in(each, there) for seq, each in adapters.items()}
         for seq, own in found.items():
-            self._adapt(seq, own)
+            self._adapt(seq, None if own == of_model else own)
 
     def _in_effect(self, seq: int) -> InEffect:
         return self._adapting.of(seq, self.model.patches)

@@ -98,8 +98,8 @@ class StoredSession(Protocol):
     def patches_in_effect(self) -> str:
         """The patches and control vectors with which the next tokens are computed."""
 
-    def adapt_as(self, adapters: Mapping[int, str]) -> None:
-        """Sets them, by sequence."""
+    def adapt_as(self, adapters: Mapping[int, str | None]) -> None:
+        """Sets them, by sequence; None: those of the model."""
 
 
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
@@ -145,14 +145,15 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
         _check(values, MODEL, _fingerprint(session), "the session's model")
         _check(values, SHAPE, _shape(session), "the session's n_seq x n_ctx, micro_batch and cache type")
         kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
-        keys = {seq: f"{ARCHITECTURE}.{seq}.adapters" for seq in range(session.n_seq)}
-        adapters = {seq: values.text(key) for seq, key in keys.items() if key in values.values}  # older files lack them
+        adapters = {seq: values.text(f"{ARCHITECTURE}.{seq}.adapters", None) for seq in range(session.n_seq)}
         views: list[tuple[Any, Any]] = []
         digest = hashlib.sha256()
         for seq, (tokens, overwritten, source) in enumerate(kept):
-            _digest(digest, tokens, overwritten, source, adapters.get(seq, ""))
+            _digest(digest, tokens, overwritten, source, adapters[seq] or "")  # files of former versions have none
             computed = len(tokens) or len(source)
-            if computed:
+            if not computed:
+                adapters[seq] = None
+            else:
                 what = "the digests of the patches and control vectors in effect"
                 _check(values, f"{ARCHITECTURE}.{seq}.patches", session.patches_in_effect(), what)
             for number, view in enumerate(session.memory.of_sequence(seq) if computed else ()):
