@@ -51,6 +51,15 @@ except ggplug.GGPlugError as error:
     assert run(code) == 'DeviceNotFoundError Ray is not installed (pip install "ggplug-core[ray]")'
 
 
+def test_an_address_of_ray_client_is_refused() -> None:
+    pytest.importorskip("ray")
+    from ggplug.errors import DeviceNotFoundError
+    from ggplug_ray import connect
+
+    with pytest.raises(DeviceNotFoundError, match=r"ray://127\.0\.0\.1:1 is an address of Ray Client"):
+        connect("ray://127.0.0.1:1")
+
+
 def test_a_cluster_is_started_from_a_thread_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As plugins are loaded in threads that end, with which Linux would end Ray's processes."""
     pytest.importorskip("ray")

@@ -174,6 +174,12 @@ def check_versions(device: str, node: str, facts: Facts, theirs: dict[str, str])
 
 
 def _join(address: str) -> None:
+    if address.startswith("ray://"):
+        raise DeviceNotFoundError(
+            f"{address} is an address of Ray Client, which is not supported",
+            got=address,
+            remedy=f"run the program on a machine of the cluster, with {VARIABLE}=auto",
+        )
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "include_dashboard": False}
     try:
         ray.init(address, **{name: value for name, value in quiet.items() if name != "include_dashboard"})

@@ -126,6 +126,25 @@ def test_matrices_that_do_not_belong_together_or_to_the_model_are_refused(
     assert not (tmp_path / "adapter.gguf").exists()
 
 
+@pytest.mark.parametrize("module", ["lm_head.lora_{}.weight", "model.embed_tokens.lora_embedding_{}"])
+def test_an_adapter_of_one_of_two_tied_matrices_is_refused(module: str, tmp_path: Path) -> None:
+    folder, base = saved(tmp_path / "peft", self_attn__o_proj=(N, N)), tmp_path / "base"
+    n_vocab = json.loads((BASE / "config.json").read_text())["vocab_size"]
+    of_head = "lm_head" in module
+    sides = {"A": (RANK, N if of_head else n_vocab), "B": (n_vocab if of_head else N, RANK)}
+    names = {f"base_model.model.{module.format(side)}": np.ones(shape, np.float32) for side, shape in sides.items()}
+    save_file(names, folder / "adapter_model.safetensors")
+    base.mkdir()
+    config = json.loads((BASE / "config.json").read_text())
+    for tied in (False, True):
+        (base / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
+        if tied:
+            with pytest.raises(ModelError, match="of a model whose token embeddings are its output matrix"):
+                convert_adapter(folder, base, tmp_path / "adapter.gguf")
+        else:
+            convert_adapter(folder, base, tmp_path / "adapter.gguf")
+
+
 def test_settings_that_peft_writes_for_a_plain_adapter_are_known(tmp_path: Path) -> None:
     # What save_pretrained of PEFT 0.17 writes for LoraConfig(r=3, lora_alpha=12, target_modules=["o_proj"]).
     settings = {

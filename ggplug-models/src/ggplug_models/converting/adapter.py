@@ -62,11 +62,12 @@ def convert_adapter(folder: str | os.PathLike[str], base: str | os.PathLike[str]
     with Checkpoint(source, MATRICES) as weights:
         found = {name: stored.array() for name, stored in weights.tensors.items()}
     pairs = _pairs(source, family, found, config, _shapes(model))
-    if TABLE in pairs and config.boolean("tie_word_embeddings", family.head is None):
+    tied = config.boolean("tie_word_embeddings", family.head is None)
+    if tied and (weight := next((each for each in (TABLE, "output.weight") if each in pairs), "")):
         raise ModelError(
-            f"{source.path} changes the token embeddings of a model whose output matrix they are; with PEFT that stays "
-            "as it is, with a GGUF file it would change, too",
-            tensor=TABLE,
+            f"{source.path} changes {weight} of a model whose token embeddings are its output matrix; with PEFT only "
+            "one of them changes, in a GGUF file they are one matrix",
+            tensor=weight,
         )
     ranks = {b.shape[-1] for _, b in pairs.values()}
     alpha = settings.number("lora_alpha")
