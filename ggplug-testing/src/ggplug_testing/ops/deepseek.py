@@ -50,6 +50,11 @@ def lightning_indexer_cases(op: type[Op]) -> Iterator[Case]:
     )
     for each in variants:
         yield indexed(named(each), **each)
+    # Rounding errors add up where all products are the same.
+    one, tenth = (
+        leaf(F32, (1000, 1), values=lambda random, shape, each=each: np.full(shape, each)) for each in (1.0, 0.1)
+    )
+    yield case(op, "equal products in long rows", one, tenth, leaf(F32, (1,)), leaf(F16, (1,)))
 
 
 def _indexed(node: Tensor, exact: Array, q: Array, k: Array, weights: Array, mask: Array) -> Array:

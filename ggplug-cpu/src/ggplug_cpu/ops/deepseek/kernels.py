@@ -14,6 +14,7 @@ from ggplug_cpu.parts.rows import read as read_row
 from ggplug_cpu.simd.transcendental import emit_exp, emit_sigmoid
 from ggplug_cpu.simd.values import (
     F32,
+    I64,
     Value,
     constant,
     emitted,
@@ -28,6 +29,9 @@ from ggplug_cpu.simd.values import (
 
 #: Heads whose products are summed at a time.
 _HEADS = 4
+#: Number of products that are summed one after the other, a power of 2; their sums are added, so that rounding errors
+#: do not grow in proportion to the length of rows.
+_RUN = 64
 #: Streams that are combined, as in ggml.
 _STREAMS = 4
 
@@ -170,13 +174,17 @@ def _score() -> Intrinsic:
         def added(total: Value, head: Value, several: int) -> Value:
             rows = [q + (head + j) * q_stride for j in range(several)]
 
-            def one(i: Value, sums: list[Value]) -> list[Value]:
-                of_keys = load(k + i * (4 * lanes), floats)
-                return [
-                    of_keys.fma(load(row + i * 4, F32).splat(lanes), each) for row, each in zip(rows, sums, strict=True)
-                ]
+            def run(first: Value, length: Value, sums: list[Value]) -> list[Value]:
+                def one(i: Value, partial: list[Value]) -> list[Value]:
+                    of_keys = load(k + (first + i) * (4 * lanes), floats)
+                    factors = (load(row + (first + i) * 4, F32).splat(lanes) for row in rows)
+                    return [of_keys.fma(factor, each) for factor, each in zip(factors, partial, strict=True)]
 
-            for j, each in enumerate(loop(n, [zero] * several, one)):
+                return [a + b for a, b in zip(sums, loop(length, [zero] * several, one), strict=True)]
+
+            runs = n.lshr(_RUN.bit_length() - 1)
+            sums = loop(runs, [zero] * several, lambda r, sums: run(r * _RUN, constant(y.b, I64, _RUN), sums))
+            for j, each in enumerate(run(runs * _RUN, n - runs * _RUN, sums)):
                 weight = load(weights + (head + j) * weights_stride, F32).splat(lanes)
                 total = (each > 0).select(each, 0).fma(weight, total)
             return total
