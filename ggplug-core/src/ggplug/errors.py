@@ -78,6 +78,24 @@ class GGPlugError(Exception):
     def __str__(self) -> str:
         return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process; attributes that belong to this one, such as devices and tensors, become text."""
+        return type(self), self.args, {name: _plain(value) for name, value in self.__dict__.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value of builtin types only: what is of other types becomes text."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {str(key): _plain(each) for key, each in value.items()}
+    try:
+        return repr(value)
+    except Exception:  # of a class of the caller
+        return f"<{type(value).__name__}>"
+
 
 def in_one_line(error: BaseException) -> str:
     """An exception of a plugin as one line: its class, its message, and the file and line of the plugin.

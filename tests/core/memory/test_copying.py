@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
+from ggplug import errors
 from ggplug.errors import SerializationError, TensorStateError
 from ggplug.host import HOST, HostBufferType
 from ggplug.memory import GraphAllocator, TensorAllocator
@@ -26,6 +27,27 @@ def sent(thing: Any) -> Any:
 
 
 COPIES = [copy.copy, copy.deepcopy, sent]
+
+
+@pytest.mark.parametrize("kind", sorted(errors.__all__))
+def test_an_error_is_sent_with_what_belongs_to_no_process(kind: str) -> None:
+    node = gg.neg(gg.tensor(np.ones(3, np.float32)))
+    error = getattr(errors, kind)("it fails", remedy="do this", tensor=node, got=[(3, "x")], device=gg.device("CPU"))
+    found = sent(error)
+    assert (type(found), str(found)) == (type(error), "it fails (do this)")
+    assert (found.tensor, found.device, found.got) == (repr(node), repr(error.device), [(3, "x")])
+    assert found.fields.keys() == error.fields.keys()
+
+
+def test_an_error_in_a_process_of_a_pool_is_raised_by_its_result() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        for _ in range(2):
+            with pytest.raises(TensorStateError, match="has no bytes"):
+                pool.submit(fails).result()
+
+
+def fails() -> None:
+    gg.neg(gg.tensor(np.ones(3, np.float32))).numpy()
 
 
 @pytest.mark.parametrize("made", COPIES)

@@ -14,6 +14,7 @@ import pytest
 import ggplug as gg
 from ggplug.backend import Backend
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
+from ggplug.host import HOST
 from ggplug.scheduler import Pipeline, Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
@@ -176,6 +177,36 @@ def test_computations_that_write_the_same_memory_keep_their_order(seed: int, exe
         wanted[number] = now / 2
     assert found == wanted
     assert state.numpy()[0] == now
+    pipeline.free()
+    scheduler.free()
+
+
+def test_computations_that_write_the_same_host_memory_keep_their_order() -> None:
+    """Each has a buffer of its own over the memory, and each second one is computed by another device."""
+    values = np.ones(1 << 16, np.float32)
+
+    def state() -> gg.Tensor:
+        tensor = gg.new_tensor("f32", values.size)
+        tensor.place(HOST.wrap(values))
+        return tensor
+
+    scheduler = Scheduler([FakeDevice("gpu"), ReferenceDevice("cpu")])
+    pipeline = Pipeline(scheduler)
+
+    def job(number: int) -> Callable[[int], Callable[[], None]]:
+        x = gg.tensor(np.full(values.size, number, np.float32))
+        new = gg.add(gg.scale(state(), 2.0), x)
+        graph = gg.Graph(gg.cpy(new, state()).set_output())
+
+        def prepare(copy: int) -> Callable[[], None]:
+            own = pipeline.schedulers[copy]
+            own.pin(new, own.backends[number % 2])
+            return lambda: own.compute(graph)
+
+        return prepare
+
+    pipeline.compute([job(number) for number in range(6)], 3)
+    assert (values == 121).all()
     pipeline.free()
     scheduler.free()
 

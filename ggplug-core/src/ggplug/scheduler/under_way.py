@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ggplug.backend import Buffer
 from ggplug.errors import ComputeAborted
 from ggplug.values.described import Named
 
@@ -23,13 +24,23 @@ class Work(NamedTuple):
     """
 
     device: Named
-    touches: set[Any]
-    writes: set[Any]
+    touches: set[Buffer]
+    writes: set[Buffer]
     copies: bool
 
     def conflicts(self, other: Work) -> bool:
         """Whether the order of the two matters."""
-        return not (self.writes.isdisjoint(other.touches) and other.writes.isdisjoint(self.touches))
+        return _share(self.writes, other.touches) or _share(other.writes, self.touches)
+
+
+def _share(some: set[Buffer], others: set[Buffer]) -> bool:
+    """Whether a buffer is among both, or two of them are over the same bytes of host memory."""
+    return not some.isdisjoint(others) or any(_overlap(one, other) for one in some for other in others)
+
+
+def _overlap(one: Buffer, other: Buffer) -> bool:
+    first, second = one.address, other.address
+    return first is not None and second is not None and first < second + other.size and second < first + one.size
 
 
 class Computation:
