@@ -46,6 +46,14 @@ def test_all_weights_lie_on_the_first_device_if_they_fit() -> None:
     assert (near.used, far.used) == (0, 0)  # type: ignore[attr-defined]
 
 
+def test_weights_may_have_equal_names() -> None:
+    graph, weights = chain(2)
+    for weight in weights:
+        weight.name = "w"
+    near, *_ = chosen = devices()
+    assert gg.fit_placement(graph, chosen).places == dict.fromkeys(weights, near)
+
+
 def test_weights_that_do_not_fit_lie_on_the_next_devices_and_each_holds_what_was_predicted() -> None:
     graph, weights = chain(6)
     near, far, cpu = chosen = devices()

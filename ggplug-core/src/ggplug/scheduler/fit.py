@@ -89,7 +89,8 @@ def fit_placement(graph: Graph, devices: Sequence[Device], budgets: Budgets = No
         for leaf, (weights, cache) in zip(
             leafs, (each for each, n in zip(contexts, counts, strict=True) for _ in range(n)), strict=True
         ):
-            (cache if graph.index[leaf] in written else weights).add(leaf)
+            context = cache if graph.index[leaf] in written else weights
+            context.tensors.append(leaf)  # a graph may have several of one name
         try:
             for device, (weights, cache) in zip(devices, contexts, strict=True):
                 allocate(weights, device, BufferUsage.WEIGHTS, planned=True)
