@@ -75,11 +75,13 @@ def grammars_of(template: str, controlled: bool) -> tuple[Tokenizer, Grammars]:
 
 
 def constraint(
-    template: str, opening: str, choice: ToolChoice, controlled: bool
+    template: str, opening: str, choice: ToolChoice, controlled: bool, schema: Any = None
 ) -> tuple[Tokenizer, GrammarConstraint]:
+    """``schema``: that of the answer's text."""
     tokenizer, grammars = grammars_of(template, controlled)
     lark = Lark(ControlTokens(tokenizer))
-    return tokenizer, grammars.answer(lark.text(format_of(template).grammar(lark, choice, opening, None)))
+    content = None if schema is None else lark.schema(schema)
+    return tokenizer, grammars.answer(lark.text(format_of(template).grammar(lark, choice, opening, content)))
 
 
 def refused_at(tokenizer: Tokenizer, allowed: GrammarConstraint, text: str) -> str | None:
@@ -168,6 +170,49 @@ def test_a_call_may_end_the_reasoning_and_is_held_to_the_tools(template: str, te
     for tools, fits in [(TOOLS, True), ([tool for tool in TOOLS if tool.name != "now"], False)]:
         tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools)), controlled)
         assert bool(refused_at(tokenizer, allowed, text)) != fits
+
+
+ANSWER = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", sorted({case[0] for case in CALLING}))
+def test_an_answer_that_must_be_json_may_be_a_call(template: str, controlled: bool) -> None:
+    for _, name, generation, text, recorded in (case for case in CALLING if case[0] == template):
+        if recorded["content"].strip() or '{"type"' in text:  # a key that the template does not write
+            continue
+        opening = format_of(template).opening(generation)
+        for required in (False, True):
+            choice = ToolChoice(tuple(TOOLS), required=required)
+            tokenizer, allowed = constraint(template, opening, choice, controlled, ANSWER)
+            assert not refused_at(tokenizer, allowed, text), name
+
+
+LLAMA = "meta-llama-Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ('{"answer": "x"}', None),
+        ('{"name": "say", "parameters": {"text": "x"}}', None),
+        ('{"name": "say", "parameters": {"node": {"v": true, "next": {"v": false}}}}', None),
+        ('{"name": "say", "parameters": {"node": {"next": 3}}}', 'next": 3}}}'),
+        ('{"name": "say", "parameters": {"words": "x"}}', 'words": "x"}}'),
+        ('{"name": "shout", "parameters": {"text": "x"}}', 'hout", "parameters": {"text": "x"}}'),
+        ('{"name": "say"}', "}"),
+        ("As JSON", "As JSON"),
+    ],
+)
+def test_a_call_without_marks_and_an_answer_of_json_are_told_apart(text: str, rest: str | None) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "node": {"$ref": "#/$defs/Node"}},
+        "$defs": {"Node": NODE},
+    }
+    choice = ToolChoice(tuple(tools_of([{"name": "say", "parameters": parameters}])))
+    tokenizer, allowed = constraint(LLAMA, "", choice, False, ANSWER)
+    assert refused_at(tokenizer, allowed, text) == rest
 
 
 EACH_SYNTAX = [
@@ -289,6 +334,20 @@ def test_whatever_is_drawn_the_arguments_match_their_schemas(
             assert all(call.parsed == {} if call.name == "g" else fit(call.parsed) for call in answer.calls), text
             complete += 1
     assert complete
+
+
+@pytest.mark.parametrize("template", EACH_SYNTAX)
+@pytest.mark.parametrize("name", ["/f/", "github/search", "x.y-z"])
+def test_the_name_of_a_tool_may_be_a_path(name: str, template: str) -> None:
+    format, chosen = format_of(template), random.Random(f"{template}{name}")
+    tools = tools_of([{"name": name, "parameters": {"type": "object", "properties": {"a": {"enum": ["b"]}}}}])
+    marks = [*(mark for mark in format.marks if mark), f" to=functions.{name}", '"', "}", "]", "\n"]
+    complete = False
+    while not complete:
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools), required=True), False)
+        text, complete = drawn(tokenizer, allowed, marks, chosen), allowed.complete
+    assert {call.name for call in parse(format, text, tools).calls} == {name}
+    constraint(template, "", ToolChoice(tuple(tools)), False)
 
 
 @pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])

@@ -27,6 +27,10 @@ ANY_ID, NINE = "[a-zA-Z0-9_-]{1,40}", "[a-zA-Z0-9]{9}"
 """The ids that most templates take, and those of Mistral's templates that refuse others."""
 
 
+class Pattern(str):
+    """A mark that is a regular expression, where others are exactly their text."""
+
+
 class Lark:
     """A grammar that is written rule by rule.  Its methods return expressions for other rules.
 
@@ -153,7 +157,7 @@ class Lark:
     ) -> str:
         """Any text up to one of several marks, which decides how it continues.
 
-        ``options``: marks with the expressions that follow them; a mark that begins with ``/`` is a regular expression.
+        ``options``: marks, of which some may be a :class:`Pattern`, with the expressions that follow them.
         ``ends``: whether the text may also end without a mark.  ``skipped``: control tokens that may be in the text.
         ``excluded``: regular expressions of texts that do not count as such a text.
         """
@@ -172,8 +176,8 @@ class Lark:
 
     def _begun(self, mark: str, rest: str) -> tuple[str, str]:
         """The regular expression with which a mark begins, empty for a control token, and what follows it."""
-        if mark.startswith("/"):
-            return mark[1:], rest
+        if isinstance(mark, Pattern):
+            return mark, rest
         parts = self.control.parts(mark)
         if len(parts) > 1 and not str(parts[0]).strip():
             parts, mark = parts[1:], mark.lstrip()  # white space before a control token is in the text

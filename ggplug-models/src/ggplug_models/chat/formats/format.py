@@ -33,11 +33,7 @@ class CallSyntax(ABC):
 
     def required(self, lark: Lark, choice: ToolChoice) -> str:
         """The grammar of an answer that begins with a call."""
-        return lark.rule(" | ".join(f"{_mark(lark, mark)} {rest}" for mark, rest in self.options(lark, choice)))
-
-
-def _mark(lark: Lark, mark: str) -> str:
-    return f"/{mark[1:]}/" if mark.startswith("/") else lark.literal(mark)
+        return lark.rule(" | ".join(f"{lark.literal(mark)} {rest}" for mark, rest in self.options(lark, choice)))
 
 
 @dataclass(frozen=True)
@@ -208,8 +204,8 @@ class PlainFormat(Format):
 
     def grammar(self, lark: Lark, choice: ToolChoice, opening: str, content: str | None) -> str:
         options = self.syntax.options(lark, choice) if self.syntax is not None and choice.tools else []
-        closing = " ".join(f"({lark.literal(mark)})?" for mark in self.wrappers[2:])
-        options = [(mark, f"{rest} {closing}") for mark, rest in options] if closing else options
+        closing = "".join(f" ({lark.literal(mark)})?" for mark in self.wrappers[2:])
+        options = [(mark, rest + closing) for mark, rest in options]
         free = content is None and not (choice.required and self.syntax is not None)
         reasoning = self.reasoning
         if reasoning is None:
@@ -224,14 +220,12 @@ class PlainFormat(Format):
         if opening:
             return body
         start = lark.literal(reasoning.start)
-        if not start.startswith("<["):
-            if not free:
-                return f"{body} | {_spaced(lark, reasoning.start)} {thought}"
+        if free and not start.startswith("<["):  # else the lexer would take the mark for a part of the text
             begins = rf"\s*{escaped(reasoning.start)}{ANY}"
-            return (
-                f"{self._body(lark, choice, options, content, [begins])} | {_spaced(lark, reasoning.start)} {thought}"
-            )
-        return f"{body} | {lark.terminal(regex(SPACES))}? {start} {thought} | {lark.literal(reasoning.end)} {body}"
+            spaced = lark.terminal(regex(SPACES + escaped(reasoning.start)))
+            return f"{self._body(lark, choice, options, content, [begins])} | {spaced} {thought}"
+        gap = f"{lark.terminal(regex(SPACES))}?"
+        return f"{body} | {gap} {start} {thought} | {gap} {lark.literal(reasoning.end)} {body}"
 
     def _body(
         self,
@@ -242,19 +236,14 @@ class PlainFormat(Format):
         excluded: Sequence[str] = (),
     ) -> str:
         """The answer after its reasoning."""
-        if choice.required and self.syntax is not None:
-            call = self.syntax.required(lark, choice)
-            return call if self.reasoning is None else f"{lark.terminal(regex(SPACES))}? {call}"
+        around = [f"({lark.literal(mark)})?" for mark in self.wrappers]
+        call = ""
+        if self.syntax is not None and choice.tools:
+            gap = f"{lark.terminal(regex(SPACES))}?"
+            call = " ".join([*around[:2], gap, self.syntax.required(lark, choice), *around[2:]])
+        if choice.required and call:
+            return call
         if content is not None:
-            opened = [lark.literal(mark) for mark in self.wrappers]
-            wrapped = (
-                " ".join([f"({opened[0]})?", content, *(f"({each})?" for each in opened[1:])]) if opened else content
-            )
-            calls = [f"{lark.literal(mark)} {rest}" for mark, rest in options if not mark.startswith("/")]
-            return " | ".join([wrapped, *calls])
+            wrapped = " ".join([*around[:1], content, *around[1:]])
+            return f"{wrapped} | {call}" if call else wrapped
         return lark.branches(options, ends=True, skipped=self.wrappers, excluded=excluded)
-
-
-def _spaced(lark: Lark, text: str) -> str:
-    """A mark with white space before it."""
-    return lark.terminal(regex(SPACES + escaped(text)))

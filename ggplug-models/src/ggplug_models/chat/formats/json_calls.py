@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ggplug_models.chat.formats.format import CallSyntax
-from ggplug_models.chat.lark import SPACES, Lark, escaped, loose_pattern, regex
+from ggplug_models.chat.lark import ID, SPACES, Lark, Pattern, escaped, loose_pattern, regex
 from ggplug_models.chat.scanning import Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice
 
 _OPEN, _CLOSE = r"\[", r"\]"
+_ARGUMENTS = {"$ref": "#"}
 
 
 @dataclass
@@ -85,14 +87,14 @@ class JsonCalls(CallSyntax):
     def options(self, lark: Lark, choice: ToolChoice) -> list[tuple[str, str]]:
         if self.starts[0] == "{":
             # The beginning of an object is a call only if the name of a tool follows.
-            found = []
+            found: list[tuple[str, str]] = []
             for tool in choice.tools:
                 before = self.shape[0].lstrip().removeprefix("{")
-                name = r"\{" + loose_pattern(before) + escaped(json.dumps(tool.name))
+                name = Pattern(r"\{" + loose_pattern(before) + escaped(json.dumps(tool.name)))
                 more = (
                     f" ({lark.terminal('/;' + SPACES + '/')} {self._objects(lark, choice)})*" if choice.several else ""
                 )
-                found.append((f"/{name}", f"{self._rest(lark, tool)}{more}"))
+                found.append((name, f"{self._rest(lark, tool)}{more}"))
             return found
         call = self._objects(lark, choice)
         gap = lark.terminal(regex(SPACES))
@@ -110,6 +112,28 @@ class JsonCalls(CallSyntax):
         end = lark.literal(self.section[1])
         rest = f"{gap}? {call} {gap}? {end}" if self.section[0] else call
         return [(self.section[0] or self.each[0], lark.rule(rest))]
+
+    def required(self, lark: Lark, choice: ToolChoice) -> str:
+        if self.starts[0] != "{":
+            return super().required(lark, choice)
+        # A schema has the same words as that of an answer's text, which may be the alternative to a call.
+        call = lark.rule(" | ".join(lark.schema(self._schema(lark, tool), tool.parameters) for tool in choice.tools))
+        return f"{call} ({lark.terminal(regex(SPACES + ';' + SPACES))} {call})*" if choice.several else call
+
+    def _schema(self, lark: Lark, tool: Tool) -> dict[str, Any]:
+        """The schema of the object of a call, in which ``#`` is that of the arguments."""
+        before, between, after = self.shape
+
+        def of(value: Any) -> dict[str, Any]:
+            if value == _ARGUMENTS:
+                return _ARGUMENTS
+            if isinstance(value, dict):
+                properties = {key: of(each) for key, each in value.items()}
+                return {"type": "object", "properties": properties, "required": [*value]}
+            return {"type": "string", "pattern": f"^(?:{lark.id})$"} if value == ID else {"const": value}
+
+        written = f"{before}{json.dumps(tool.name)}{between}{json.dumps(_ARGUMENTS)}{after}"
+        return of(json.loads(written, strict=False))
 
     def _objects(self, lark: Lark, choice: ToolChoice) -> str:
         """One object of a call."""
