@@ -215,6 +215,70 @@ def test_a_call_without_marks_and_an_answer_of_json_are_told_apart(text: str, re
     assert refused_at(tokenizer, allowed, text) == rest
 
 
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", sorted({case[0] for case in CALLING}))
+def test_a_text_that_is_given_goes_on(template: str, controlled: bool) -> None:
+    format = format_of(template)
+    generation = next(case[2] for case in CALLING if case[0] == template)
+    opening = format.continued(format.opening(generation), "The weather is", "")
+    tokenizer, allowed = constraint(template, opening, ToolChoice(tuple(TOOLS)), controlled)
+    assert refused_at(tokenizer, allowed, " fine.\n") is None
+    assert parse(format, " fine.\n", TOOLS, opening).content == " fine.\n"
+
+
+MESSAGES = {
+    "meetkai-functionary-medium-v3.2": ("", "", ">>>now\n{}"),
+    "muse-glimmer": (
+        "<|eom|><|start|>assistant",
+        " to=user<|message|>",
+        ' to=now<|message|><atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>',
+    ),
+    "openai-gpt-oss-120b": (
+        "<|end|><|start|>assistant",
+        "<|channel|>final<|message|>",
+        "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}",
+    ),
+}
+"""For formats of messages what is between two of them, and how texts and calls begin."""
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("schema", [None, ANSWER], ids=["text", "JSON"])
+@pytest.mark.parametrize("template", sorted(MESSAGES))
+def test_messages_that_are_given_go_on_and_others_follow(
+    template: str, schema: Any, required: bool, controlled: bool
+) -> None:
+    format, choice = format_of(template), ToolChoice(tuple(TOOLS), required=required)
+    between, final, call = MESSAGES[template]
+    said = "" if schema is None else '{"answer": "x"}'
+    given = [("The weather is", "", said or " fine.", False), ("The weather is", "", between + call, True)]
+    if between:  # a format with reasoning
+        given += [("", "Hm", f", well.{between}{final}{said or 'Fine.'}", False), ("", "Hm", f".{between}{call}", True)]
+        given += [("Yes", "Hm", said or ", fine.", False), ("Yes", "Hm", between + call, True)]
+    for content, reasoning, text, calls in given:
+        opening = format.continued("", content, reasoning)
+        tokenizer, allowed = constraint(template, opening, choice, controlled, schema)
+        assert (refused_at(tokenizer, allowed, text) is None) == (calls or not required), (opening, text)
+        answer = parse(format, text, TOOLS, opening)
+        assert [each.name for each in answer.calls] == ["now"] * calls
+        assert bool(answer.content) != calls
+        assert bool(answer.reasoning) == (bool(reasoning) and not content)
+        assert said in answer.content or calls
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+def test_a_note_is_content_and_so_comes_before_no_answer_that_must_be_json(controlled: bool) -> None:
+    template = "openai-gpt-oss-120b"
+    note = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+    for schema, rest in [(None, None), (ANSWER, "<|message|>I look.")]:
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(TOOLS)), controlled, schema)
+        text = f'{note}<|channel|>final<|message|>{{"answer": "x"}}'
+        refused = refused_at(tokenizer, allowed, text)
+        assert refused is None if rest is None else str(refused).startswith(rest)
+        assert parse(format_of(template), text).content == 'I look.{"answer": "x"}'
+
+
 EACH_SYNTAX = [
     "Apertus-8B-Instruct",
     "CohereForAI-c4ai-command-r7b-12-2024-tool_use",

@@ -67,15 +67,18 @@ class AddressedFormat(Format):
     def grammar(self, lark: Lark, choice: ToolChoice, opening: str, content: str | None) -> str:
         message, again = lark.literal(MESSAGE), f'{lark.literal(START)} "assistant"'
         before = lark.rule(f'(" to=self" {message} {lark.until(NEXT)} {again})*')
-        options = (
-            [] if choice.required else [f'{before} " to=user"? {message} {content or lark.branches([], ends=True)}']
-        )
+        text, calls = content or lark.branches([], ends=True), ""
+        options = [] if choice.required else [f'{before} " to=user"? {message} {text}']
         if not choice.required and content is None:
-            options.append(f'{before} " to=self" {message} {lark.branches([], ends=True)}')
+            options.append(f'{before} " to=self" {message} {text}')
         if choice.tools:
             (mark, rest), *_ = CALLS.options(lark, choice)
             name = lark.terminal("/ to=[A-Za-z0-9_.-]{1,64}/")
             call = lark.rule(f"{name} {message} {lark.literal(mark)} {rest}")
             more = f" ({lark.literal(NEXT)} {again} {call})*" if choice.several else ""
-            options.append(f"{before} {call}{more}")
-        return lark.rule(" | ".join(options))
+            calls = f"{before} {call}{more}"
+            options.append(calls)
+        answer = lark.rule(" | ".join(options))
+        if not opening:
+            return answer
+        return self.rest(lark, choice, opening, content, NEXT, f"{again} {answer}", calls and f"{again} {calls}")

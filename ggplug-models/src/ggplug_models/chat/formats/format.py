@@ -91,6 +91,20 @@ class Format(ABC):
         reasoning before it; without ``content``, the reasoning is continued.
         """
 
+    def rest(
+        self, lark: Lark, choice: ToolChoice, opening: str, content: str | None, end: str, answer: str, calls: str
+    ) -> str:
+        """The grammar of an answer of several messages that goes on within the last one of ``opening``.
+
+        ``choice``, ``content``: as for :meth:`grammar`.  ``end``: the mark after a message.  ``answer``: what follows
+        it after a reasoning.  ``calls``: what may follow it after a text; empty: there are no tools.
+        """
+        if self.reasons_at(opening):
+            return lark.branches([(end, answer)], ends=content is None and not choice.required)
+        if content is not None and not choice.required:
+            return lark.rule(f"{content} | {lark.literal(end)} {calls}" if calls else content)
+        return lark.branches([(end, calls)] if calls else [], ends=not choice.required)
+
     def without_reasoning(self) -> Format:
         """The format in which the reasoning, with its marks, is a part of the answer's text."""
         return self

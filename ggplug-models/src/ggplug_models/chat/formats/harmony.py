@@ -82,17 +82,22 @@ class HarmonyFormat(Format):
         again = f'{lark.literal(START)} "assistant"'
         thought = f'{channel} "analysis" {message} {lark.until(END)} {again}'
         note = f'{channel} "commentary" {message} {lark.until(END)} {again}'
-        before = lark.rule(f"({thought} | {note})*")
+        before = lark.rule(f"({thought} | {note})*" if content is None else f"({thought})*")  # a note is content
         text = content or lark.branches([], ends=True)
         last = [f'{before} {channel} "final" {message} {text}'] if not choice.required else []
         if not choice.required and content is None:
             last.append(f'{before} {channel} ("analysis" | "commentary") {message} {lark.branches([], ends=True)}')
+        calls = []
         constrained = f'(" " {lark.literal("<|constrain|>")} "json" | " json")?'
         for tool in choice.tools:
             name, schema = json.dumps(" to=functions." + tool.name), lark.schema(tool.parameters)
-            last.append(f'{before} {channel} "commentary" {name} {constrained} {message} {schema}')
-            last.append(f'{before} {name} {channel} "commentary" {constrained} {message} {schema}')
-        return lark.rule(" | ".join(last))
+            calls.append(f'{before} {channel} "commentary" {name} {constrained} {message} {schema}')
+            calls.append(f'{before} {name} {channel} "commentary" {constrained} {message} {schema}')
+        answer = lark.rule(" | ".join([*last, *calls]))
+        if not opening:
+            return answer
+        called = f"{again} {lark.rule(' | '.join(calls))}" if calls else ""
+        return self.rest(lark, choice, opening, content, END, f"{again} {answer}", called)
 
 
 def _ignore(text: str) -> None:

@@ -52,12 +52,12 @@ class RecipientFormat(Format):
     def grammar(self, lark: Lark, choice: ToolChoice, opening: str, content: str | None) -> str:
         more = lark.rule(" | ".join(self._call(lark, tool) for tool in choice.tools)) if choice.tools else ""
         calls = f"{more} ({lark.literal(MARK)} {more})*" if choice.several and more else more
+        text = self.rest(lark, choice, opening, content, MARK, "", calls)
+        if opening not in ("", MARK):
+            return text
         begin = "" if opening else lark.literal(MARK) + " "
-        options = [] if choice.required else [f'{begin}"all\\n" {content or self._text(lark, choice, calls)}']
+        options = [] if choice.required else [f'{begin}"all\\n" {text}']
         return lark.rule(" | ".join([*options, *([f"{begin}{calls}"] if calls else [])]))
-
-    def _text(self, lark: Lark, choice: ToolChoice, calls: str) -> str:
-        return lark.branches([(MARK, lark.rule(calls))] if calls else [], ends=True)
 
     def _call(self, lark: Lark, tool: Tool) -> str:
         return f"{json.dumps(tool.name + chr(10))} {lark.schema(tool.parameters)}"
