@@ -400,18 +400,53 @@ def test_whatever_is_drawn_the_arguments_match_their_schemas(
     assert complete
 
 
+def called(template: str, tool: str, argument: str) -> list[tuple[str, list[str]]]:
+    """The names of tools and arguments in an answer of random tokens that must call ``tool`` with ``argument``."""
+    parameters = {"type": "object", "properties": {argument: {"enum": ["b"]}}, "required": [argument]}
+    choice = ToolChoice(tuple(tools_of([{"name": tool, "parameters": parameters}])), required=True)
+    format, chosen = format_of(template), random.Random(template)
+    marks = [*(mark for mark in format.marks if mark), f" to=functions.{tool}", '"', "}", "]", "\n"]
+    complete = False
+    while not complete:
+        tokenizer, allowed = constraint(template, "", choice, True)
+        text, complete = drawn(tokenizer, allowed, marks, chosen), allowed.complete
+    return [(call.name, [*call.parsed]) for call in parse(format, text, choice.tools).calls]
+
+
 @pytest.mark.parametrize("template", EACH_SYNTAX)
 @pytest.mark.parametrize("name", ["/f/", "github/search", "x.y-z"])
 def test_the_name_of_a_tool_may_be_a_path(name: str, template: str) -> None:
-    format, chosen = format_of(template), random.Random(f"{template}{name}")
-    tools = tools_of([{"name": name, "parameters": {"type": "object", "properties": {"a": {"enum": ["b"]}}}}])
-    marks = [*(mark for mark in format.marks if mark), f" to=functions.{name}", '"', "}", "]", "\n"]
-    complete = False
-    while not complete:
-        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools), required=True), False)
-        text, complete = drawn(tokenizer, allowed, marks, chosen), allowed.complete
-    assert {call.name for call in parse(format, text, tools).calls} == {name}
-    constraint(template, "", ToolChoice(tuple(tools)), False)
+    calls = called(template, name, "a")
+    assert calls
+    assert all(call == (name, ["a"]) for call in calls)
+
+
+REFUSED = {
+    "LFM2-8B-A1B": [("f", " a"), ("f", "a=b"), ("f(x)", "a")],
+    "MiniMax-M3": [("f", "a>b"), ("f\n", "a")],
+    "Qwen3-Coder": [("f", "a>b"), ("f>g", "a")],
+    "google-gemma-4-31B-it": [("f", "a:b"), ("f{", "a")],
+    "meetkai-functionary-medium-v3.2": [("all", "a"), ("f\ng", "a")],
+    "moonshotai-Kimi-K2": [("x:0", "a")],
+    "openai-gpt-oss-120b": [("assistant", "a"), ("f<", "a"), ("x y", "a")],
+}
+"""Names of a tool and an argument of which one would be read as another one."""
+
+
+@pytest.mark.parametrize("template", sorted({*EACH_SYNTAX, *REFUSED}))
+def test_names_are_read_back_or_refused_in_words(template: str) -> None:
+    for tool, argument in REFUSED.get(template, []):
+        kind, name = ("tool", tool) if argument == "a" else ("argument", argument)
+        words = f"the {kind} {name!r} cannot be written in the tool calls of this chat template: "
+        with pytest.raises(ParameterError, match=re.escape(words)):
+            called(template, tool, argument)
+    for tool, argument in sorted(pair for pairs in REFUSED.values() for pair in pairs):
+        try:
+            calls = called(template, tool, argument)
+        except ParameterError:
+            continue
+        assert calls
+        assert all(call == (tool, [argument]) for call in calls)
 
 
 @pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])

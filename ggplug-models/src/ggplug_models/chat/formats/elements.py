@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggplug_models.chat.formats.named_calls import Arguments, text_or_json
+from ggplug_models.chat.formats.names import readable
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, kinds_of, options_of, resolved, value_of
@@ -123,7 +124,8 @@ class ElementArguments(Arguments):
         required = schema.get("required", ())
         found = []
         for key, each in schema.get("properties", {}).items():
-            element = f"{gap}? {lark.literal(f'{self._token}<{key}>')} {self._value(lark, key, each, root, depth + 1)}"
+            opening = lark.literal(f"{self._token}<{readable('argument', key, *_KEY_END.texts)}>")
+            element = f"{gap}? {opening} {self._value(lark, key, each, root, depth + 1)}"
             found.append(element if key in required else f"({element})?")
         return " ".join(found)
 

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggplug_models.chat.formats.format import CallSyntax
+from ggplug_models.chat.formats.names import readable
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice, alternatives, kinds_of, options_of, resolved, values_of
 
 START, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _NAME_END, _CALL_END = Marks(("{",)), Marks((END,))
+_KEY_ENDS = (":", *'",{}[]', END, QUOTE)
 _COMMA = '","'
 _PLAIN = ("integer", "number", "boolean", "null")
 _LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -46,7 +48,8 @@ class GemmaCalls(CallSyntax):
 
     def options(self, lark: Lark, choice: ToolChoice) -> list[tuple[str, str]]:
         calls = (
-            f"{json.dumps('call:' + tool.name)} {self._object(lark, {**_CLOSED, **tool.parameters}, tool.parameters)}"
+            f"{json.dumps('call:' + readable('tool', tool.name, *_NAME_END.texts))} "
+            f"{self._object(lark, {**_CLOSED, **tool.parameters}, tool.parameters)}"
             for tool in choice.tools
         )
         call = f"({' | '.join(calls)}) {lark.literal(END)}"
@@ -87,13 +90,16 @@ class GemmaCalls(CallSyntax):
         required = schema.get("required", ())
         if properties or other is False:
             items = [
-                (f"{json.dumps(name + ':')} {self._value(lark, each, root)}", name in required)
+                (f"{self._key(name)} {self._value(lark, each, root)}", name in required)
                 for name, each in sorted((properties or {}).items())  # as the template writes them
             ]
             return f'"{{" {lark.listed(items, _COMMA)} "}}"'
         key = lark.terminal(r"/[A-Za-z_][A-Za-z0-9_ -]{0,60}:/")
         value = self._value(lark, other, root)
         return f'"{{" ({key} {value} ("," {key} {value})*)? "}}"'
+
+    def _key(self, name: str) -> str:
+        return json.dumps(readable("argument", name, *_KEY_ENDS) + ":")
 
     def _items(self, lark: Lark, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
         first = schema.get("prefixItems")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ggplug_models.chat.formats.format import Format, Reasoning
+from ggplug_models.chat.formats.names import readable
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice
@@ -90,7 +91,9 @@ class HarmonyFormat(Format):
         calls = []
         constrained = f'(" " {lark.literal("<|constrain|>")} "json" | " json")?'
         for tool in choice.tools:
-            name, schema = json.dumps(" to=functions." + tool.name), lark.schema(tool.parameters)
+            name = readable("tool", tool.name, *" \t\n<", taken=("assistant",))
+            name = json.dumps(f" to=functions.{name}")
+            schema = lark.schema(tool.parameters)
             calls.append(f'{before} {channel} "commentary" {name} {constrained} {message} {schema}')
             calls.append(f'{before} {name} {channel} "commentary" {constrained} {message} {schema}')
         answer = lark.rule(" | ".join([*last, *calls]))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ggplug_models.chat.formats.format import CallSyntax
+from ggplug_models.chat.formats.names import readable
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice, alternatives, kinds_of, value_of, values_of
@@ -168,10 +169,11 @@ class TaggedArguments(Arguments):
             attributes = ""
             if self.attributes:
                 attributes = f"{lark.terminal(regex('[^<>]{0,40}'))}? {lark.literal(self.attributes)}"
-            written = name
+            key = name
             for character, escape in self.escapes:
-                written = written.replace(character, escape)
-            key = f"{lark.literal(self.before.strip())} {json.dumps(written)} {lark.literal(self.after)}"
+                key = key.replace(character, escape)
+            key = json.dumps(readable("argument", key, self.after.strip()))
+            key = f"{lark.literal(self.before.strip())} {key} {lark.literal(self.after)}"
             argument = f"{key} {attributes} {value}"
             found.append(f"{gap}? {argument}" if name in tool.required else f"({gap}? {argument})?")
         return " ".join(found) or '""'
@@ -285,11 +287,9 @@ class NamedCalls(CallSyntax):
                 if not found and parts[place + 1 : place + 2] != (Field("id"),):
                     return False  # only an id may be missing
                 continue
-            ends = [each.strip() for each in parts[place + 1 :] if isinstance(each, str) and each.strip()]
-            if fields and ends and (yield from scan.at(ends[0])):
+            if fields and (ends := _texts(parts[place + 1 :])) and (yield from scan.at(ends[0])):
                 continue  # the field is missing, with the mark before it
-            ends = ends[:2] or [each for each in (*self.arguments.marks[:1], self.after.strip(), "{", "\n") if each]
-            text, mark = yield from scan.text(Marks(_shortest(ends)))
+            text, mark = yield from scan.text(Marks(self._ends(parts[place + 1 :])))
             if mark is None and not (part.kind == "name" and text.strip() in known):
                 return False
             fields[part.kind] = text.strip()
@@ -301,6 +301,11 @@ class NamedCalls(CallSyntax):
         if (yield from self.arguments.read(scan, tool)) and self.after:
             yield from scan.skip(self.after.strip())
         return True
+
+    def _ends(self, parts: Sequence[Part]) -> list[str]:
+        """What a field ends with; ``parts``: those of a call that follow it."""
+        arguments = (*self.arguments.marks[:1], self.after.strip(), "{", "\n")
+        return _shortest(_texts(parts)[:2] or [mark for mark in arguments if mark])
 
     # -- grammar -----------------------------------------------------------------------------------
 
@@ -320,17 +325,22 @@ class NamedCalls(CallSyntax):
 
     def _call(self, lark: Lark, tool: Tool, place: int) -> str:
         begun = str(self.before[place])
-        found = []
-        for part in [begun[len(begun.rstrip()) :], *self.before[place + 1 :]]:
+        found = [lark.literal(begun[len(begun.rstrip()) :])]
+        for after, part in enumerate(self.before[place + 1 :], place + 2):
             if isinstance(part, str):
                 found.append(lark.literal(part))
             elif part.kind == "name":
-                found.append(json.dumps(tool.name))
+                found.append(json.dumps(readable("tool", tool.name, *self._ends(self.before[after:]))))
             else:
                 found.append(lark.terminal("/[0-9]{1,3}/" if part.kind == "number" else f"/{lark.id}/"))
         gap = lark.terminal(regex(SPACES))
-        after = f"{gap}? {lark.literal(self.after.strip())}" if self.after.strip() else ""
-        return " ".join([*found, f"{self.arguments.grammar(lark, tool)}", after])
+        end = f"{gap}? {lark.literal(self.after.strip())}" if self.after.strip() else ""
+        return " ".join([*found, self.arguments.grammar(lark, tool), end])
+
+
+def _texts(parts: Sequence[Part]) -> list[str]:
+    """The marks among the parts of a call."""
+    return [part.strip() for part in parts if isinstance(part, str) and part.strip()]
 
 
 def _shortest(marks: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from ggplug_models.chat.formats.format import CallSyntax
+from ggplug_models.chat.formats.names import readable
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice, refused
@@ -77,9 +78,10 @@ class PythonicCalls(CallSyntax):
         items = []
         for name, schema in tool.properties.items():
             value = lark.schema(schema, tool.parameters)
-            items.append((f"{json.dumps(name + '=')} {value}", name in tool.required))
+            key = json.dumps(readable("argument", name, *_KEY_END.texts[::-1]) + "=")
+            items.append((f"{key} {value}", name in tool.required))
         arguments = lark.listed(items, lark.terminal(regex("," + SPACES)))
-        return f'{json.dumps(tool.name + "(")} {arguments} ")"'
+        return f'{json.dumps(readable("tool", tool.name, *_NAME_END.texts) + "(")} {arguments} ")"'
 
 
 _LITERALS = re.compile(r"\b(true|false|null)\b")

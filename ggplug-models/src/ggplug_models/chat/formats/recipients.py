@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ggplug_models.chat.formats.format import Format
+from ggplug_models.chat.formats.names import readable
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice
@@ -60,4 +61,5 @@ class RecipientFormat(Format):
         return lark.rule(" | ".join([*options, *([f"{begin}{calls}"] if calls else [])]))
 
     def _call(self, lark: Lark, tool: Tool) -> str:
-        return f"{json.dumps(tool.name + chr(10))} {lark.schema(tool.parameters)}"
+        name = readable("tool", tool.name, *_LINE.texts, taken=("all",))
+        return f"{json.dumps(name + chr(10))} {lark.schema(tool.parameters)}"
