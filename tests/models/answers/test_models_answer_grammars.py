@@ -505,6 +505,15 @@ def test_a_value_between_marks_is_of_a_type_that_its_schema_allows_or_a_string(
     assert json.loads(value_of(text, frozenset(kinds.split()))) == wanted
 
 
+def test_what_follows_an_end_token_in_a_mark_is_whole() -> None:
+    tokenizer = tokenizer_of([])
+    mark = "</s><next>"
+    for write in (lambda lark: lark.until(mark), lambda lark: lark.branches([(mark, "")], ends=False)):
+        lark = Lark(ControlTokens(tokenizer))
+        allowed = Grammars(tokenizer).answer(lark.text(write(lark)))
+        assert refused_at(tokenizer, allowed, "any text<next>") is None
+
+
 MARK = "]<]minimax[>["
 ELEMENTS = (
     f'{MARK}<tool_call>\n{MARK}<invoke name="f">{MARK}<a>{{0}}{MARK}</a>{MARK}<b>{{1}}{MARK}</b>{MARK}</invoke>\n'

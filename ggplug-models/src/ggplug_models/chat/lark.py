@@ -79,8 +79,7 @@ class Lark:
 
     def literal(self, text: str) -> str:
         """Exactly this text; empty for an empty text."""
-        parts = (f"<[{part}]>" if isinstance(part, int) else json.dumps(part) for part in self.control.parts(text))
-        return " ".join(parts)
+        return _written(self.control.parts(text))
 
     def loosely(self, text: str) -> str:
         """This text, in which white space may be any, also around the punctuation of JSON."""
@@ -110,10 +109,10 @@ class Lark:
         if not parts:  # an end token, which ends the answer
             return f"{free}?"
         if len(parts) > 1 and not str(parts[0]).strip():
-            mark = mark.lstrip()  # white space before a control token is in the text
+            parts = parts[1:]  # white space before a control token is in the text
         elif isinstance(parts[0], str):
-            return f"{self.lazily(ANY + escaped(parts[0]), excluded)} {self.literal(mark[len(parts[0]) :])}"
-        return f"{free}? {self.literal(mark)}"
+            return f"{self.lazily(ANY + escaped(parts[0]), excluded)} {_written(parts[1:])}"
+        return f"{free}? {_written(parts)}"
 
     def string(self, schema: Any, mark: str, other: str = "") -> str:
         """A text without quotes that matches the schema of a string, and the mark after it.
@@ -145,7 +144,7 @@ class Lark:
         if first.strip():
             conditions.append("~" + regex(f"{ANY}{spelled}(?s:.+)"))
         optional = "" if least or first or not _allows_nothing(pattern) else "?"
-        return f"{self.terminal(' & '.join(conditions))}{optional} {self.literal(mark[len(first) :])}"
+        return f"{self.terminal(' & '.join(conditions))}{optional} {_written(parts[1:] if first else parts)}"
 
     def branches(
         self,
@@ -180,11 +179,11 @@ class Lark:
             return mark, rest
         parts = self.control.parts(mark)
         if len(parts) > 1 and not str(parts[0]).strip():
-            parts, mark = parts[1:], mark.lstrip()  # white space before a control token is in the text
+            parts = parts[1:]  # white space before a control token is in the text
         if parts and isinstance(parts[0], int):
-            return "", f"{self.literal(mark)} {rest}"
+            return "", f"{_written(parts)} {rest}"
         first = str(parts[0]) if parts else mark
-        return escaped(first), f"{self.literal(mark[len(first) :])} {rest}"
+        return escaped(first), f"{_written(parts[1:])} {rest}"
 
     def repeated(self, item: str, comma: str, schema: Any) -> str:
         """The items of an array with commas between them, as many as its schema allows."""
@@ -241,6 +240,11 @@ def escaped(text: str) -> str:
 def regex(pattern: str) -> str:
     """A regular expression in the notation of Lark."""
     return "/" + pattern.replace("/", r"\/").replace("\n", r"\n") + "/"
+
+
+def _written(parts: Sequence[str | int]) -> str:
+    """Exactly these texts and control tokens."""
+    return " ".join(f"<[{part}]>" if isinstance(part, int) else json.dumps(part) for part in parts)
 
 
 def _without(pattern: str, excluded: Sequence[str]) -> str:
