@@ -405,7 +405,7 @@ class Tensor(Uncopied):
                 wanted=self.shape,
             )
         full = np.broadcast_to(array, self.shape).reshape(self.ne[::-1])
-        return self.set_bytes(encode(full, self.type))
+        return self._store(as_bytes(encode(full, self.type)), 0, elements=not self.is_contiguous())
 
     def numpy(self) -> npt.NDArray[Any]:
         """A copy of the values in ``self.shape``, after waiting for pending work on them.
@@ -421,14 +421,15 @@ class Tensor(Uncopied):
         For a strided tensor, ``data`` is either all elements without gaps, or a range of its bytes with gaps.  Raises
         ShapeError if they do not fit, TypeMismatchError, TensorStateError; BufferUseError for read-only memory.
         """
-        flat = as_bytes(data)
-        offset = whole_number(offset, "the offset")
+        raw, offset = as_bytes(data), whole_number(offset, "the offset")
+        packed = self.type.row_bytes(self.ne[0]) * self.nrows
+        return self._store(raw, offset, elements=raw.size == packed != self.nbytes and offset == 0)
+
+    def _store(self, data: npt.NDArray[np.uint8], offset: int, *, elements: bool) -> Tensor:
+        """Stores bytes; ``elements``: they are all elements in their order, of a tensor in which they lie otherwise."""
 
         def store(buffer: Buffer, start: int) -> None:
-            raw = flat
-            packed = self.type.row_bytes(self.ne[0]) * self.nrows
-            if raw.size == packed and packed != self.nbytes and offset == 0:
-                raw = self._spread(raw, buffer, start)
+            raw = self._spread(data, buffer, start) if elements and data.size else data
             if offset < 0 or offset + raw.size > self.nbytes:
                 raise ShapeError(
                     f"{raw.size} bytes at offset {offset} do not fit into the {self.nbytes} bytes of {self!r}",

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import device_or_skip
 
 import ggplug as gg
 from ggplug.backend import Backend, Buffer, Device
 from ggplug.host import HOST, HostBuffer
 from ggplug.memory import allocate_graph
 from ggplug.scheduler import Scheduler
+from ggplug.tensor import Spec, Tensor
 from ggplug_testing import FakeDevice, ReferenceDevice
 
 SIZE = 256
@@ -404,3 +406,41 @@ def test_memory_in_use_cannot_be_taken_away(tmp_path: Path) -> None:
         graph = gg.Graph(gg.neg(tensor))
         ReferenceDevice().init().compute(graph, allocate_graph(graph, HOST))
         assert graph.node(0).numpy().tolist() == [-1, -2, -3, -4]
+
+
+TURNED: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": gg.transpose,
+    "permuted": lambda x: gg.permute(x, 2, 0, 3, 1),
+    "permuted in a window": lambda x: gg.permute(gg.view(x, 3, 2, nb=(x.nb[1], x.nb[2]), offset=4), 1, 0, 2, 3),
+    "reshaped and transposed": lambda x: gg.transpose(gg.reshape(x, x.size // 2, 2)),
+}
+
+
+@pytest.mark.parametrize("where", ["HOST", "CPU", "OpenCL0"])
+@pytest.mark.parametrize("turned", TURNED)
+def test_values_are_stored_in_the_order_of_the_tensor_and_not_of_its_bytes(turned: str, where: str) -> None:
+    buffer_type = HOST if where == "HOST" else device_or_skip(where).buffer_type
+    root = gg.new_tensor("f32", (4, 3, 2))
+    root.place(buffer_type.alloc(root.nbytes))
+    before = np.zeros((2, 3, 4), np.float32)
+    root.set(before)
+    view = TURNED[turned](root)
+    values = np.arange(1, view.size + 1, dtype=np.float32).reshape(view.shape)
+    view.set(values)
+    np.testing.assert_array_equal(view.numpy(), values)
+    assert np.count_nonzero(root.numpy()) == view.size
+
+
+def test_rows_of_blocks_are_stored_in_the_order_of_the_tensor() -> None:
+    root = gg.tensor(np.zeros((2, 3, 32), np.float32), "q8_0")
+    values = 127.0 * np.arange(6).reshape(3, 2, 1) * np.ones(32)  # which blocks hold exactly
+    view = gg.permute(root, 0, 2, 1, 3)
+    np.testing.assert_array_equal(view.set(values).numpy(), values)
+    np.testing.assert_array_equal(root.numpy(), values.transpose(1, 0, 2))
+
+
+def test_a_leaf_with_strides_of_its_own_has_the_values_that_were_set() -> None:
+    leaf = Tensor(Spec(gg.F32, (2, 3, 1, 1), 2, (12, 4, 24, 24)))
+    leaf.place(HOST.alloc(leaf.nbytes))
+    values = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_array_equal(leaf.set(values).numpy(), values)
