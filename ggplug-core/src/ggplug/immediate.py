@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from ggplug.host import HOST
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.scheduler import Scheduler
-from ggplug.sharing import is_entered
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind, TensorFlag
 
@@ -44,28 +44,32 @@ def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None
     for tensor in tensors:
         if tensor.op is not None and not tensor.flags & TensorFlag.OUTPUT:
             tensor.set_output()
-    if backends is None:
-        _compute(default_scheduler(), graph, tensors)
-    else:
-        with Scheduler(backends, policy=_best) as scheduler:
-            _compute(scheduler, graph, tensors)
+    with scheduler_of_thread() if backends is None else Scheduler(backends, policy=_best) as scheduler:
+        scheduler.compute(graph)
+        _Results(graph).computed(graph)
+        graph.live_with(*tensors)
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def default_scheduler() -> Scheduler:
+@contextmanager
+def scheduler_of_thread() -> Iterator[Scheduler]:
     """This thread's scheduler on the best device and the CPU.  Raises DeviceNotFoundError if there is no device.
 
-    A call from within a computation, by a Python function of the graph, gets another scheduler.
+    In the block, until its results are copied, a call from a Python function of the graph, a hook or a signal handler
+    gets another one.
     """
-    schedulers: list[Scheduler] = _threads.__dict__.setdefault("schedulers", [])
-    for scheduler in schedulers:
-        if not is_entered(scheduler):
-            return scheduler
-    streams = [registry.init_best()]
-    if streams[0].device.kind is not DeviceKind.CPU and registry.devices_by_kind(DeviceKind.CPU):
-        streams.append(registry.init_by_kind(DeviceKind.CPU))
-    schedulers.append(Scheduler(streams, policy=_best))
-    return schedulers[-1]
+    free: list[Scheduler] = _threads.__dict__.setdefault("schedulers", [])
+    try:
+        scheduler = free.pop()
+    except IndexError:
+        streams = [registry.init_best()]
+        if streams[0].device.kind is not DeviceKind.CPU and registry.devices_by_kind(DeviceKind.CPU):
+            streams.append(registry.init_by_kind(DeviceKind.CPU))
+        scheduler = Scheduler(streams, policy=_best)
+    try:
+        yield scheduler
+    finally:
+        free.append(scheduler)
 
 
 def _best(node: Tensor, streams: Sequence[Backend]) -> Backend | None:
@@ -74,12 +78,6 @@ def _best(node: Tensor, streams: Sequence[Backend]) -> Backend | None:
     if not streams or any(buffer is not None and buffer.usage is BufferUsage.WEIGHTS for buffer in placed):
         return None
     return streams[0]
-
-
-def _compute(scheduler: Scheduler, graph: Graph, tensors: Sequence[Tensor]) -> None:
-    scheduler.compute(graph)
-    _Results(graph).computed(graph)
-    graph.live_with(*tensors)
 
 
 class _Results(Allocation):

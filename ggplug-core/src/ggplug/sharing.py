@@ -209,11 +209,6 @@ def one_thread_at_a_time(method: Callable[P, R]) -> Callable[P, R]:
     return guarded
 
 
-def is_entered(thing: Any) -> bool:
-    """Whether a thread is in a method of something that one thread uses at a time."""
-    return bool(thing._entered_by)
-
-
 def entered(thing: Any, thread: int) -> BusyError:
     """The error for a call of something that one thread uses at a time, while ``thread`` is in it."""
     if thread == get_ident():

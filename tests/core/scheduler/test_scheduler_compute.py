@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ggplug as gg
 from ggplug import immediate
+from ggplug.hookspecs import HOOKS
 from ggplug.host import HOST
 from ggplug_testing import FakeDevice, ReferenceDevice
 
@@ -85,19 +87,48 @@ def test_nothing_cannot_be_computed() -> None:
         gg.compute()
 
 
+def of_this_thread() -> gg.Scheduler:
+    with immediate.scheduler_of_thread() as scheduler:
+        return scheduler
+
+
 def test_equal_computations_are_planned_once(devices: list[gg.backend.Device]) -> None:
     for n in range(3):
         gg.compute(gg.neg(gg.tensor([float(n)])))
-    assert len(immediate.default_scheduler()._executions) == 1
+    assert len(of_this_thread()._executions) == 1
 
 
 def test_each_thread_has_a_scheduler_of_its_own(devices: list[gg.backend.Device]) -> None:
-    found = [immediate.default_scheduler()]
-    thread = threading.Thread(target=lambda: found.append(immediate.default_scheduler()))
+    found = [of_this_thread()]
+    thread = threading.Thread(target=lambda: found.append(of_this_thread()))
     thread.start()
     thread.join()
-    assert found[0] is immediate.default_scheduler()
+    assert found[0] is of_this_thread()
     assert found[0] is not found[1]
+
+
+def test_a_hook_that_computes_leaves_the_results_before_it_alone(devices: list[gg.backend.Device]) -> None:
+    class Computing:
+        inner: float | None = None
+
+        @gg.hookimpl
+        def ggplug_graph_computed(self, graph: gg.Graph, devices: Any) -> None:
+            if self.inner is None:
+                self.inner = 0
+                self.inner = gg.compute(gg.scale(gg.tensor([1.0, 1.0]), 7.0)).numpy()[0]
+
+    hook = Computing()
+    HOOKS.register(hook)
+    try:
+        assert gg.compute(gg.scale(gg.tensor([2.0, 2.0]), 3.0)).numpy().tolist() == [6, 6]
+    finally:
+        HOOKS.unregister(hook)
+    assert hook.inner == 7
+
+
+def test_a_call_from_within_gets_another_scheduler() -> None:
+    with immediate.scheduler_of_thread() as outer, immediate.scheduler_of_thread() as inner:
+        assert inner is not outer
 
 
 def test_devices_can_be_named(devices: list[gg.backend.Device]) -> None:
