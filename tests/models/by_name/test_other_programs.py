@@ -101,6 +101,18 @@ def test_a_damaged_manifest_is_refused(ollama: Path, text: str, message: str) ->
     assert any(each.name == "ollama:tiny:latest" and message in each.problem for each in kept())
 
 
+def test_a_model_of_ollama_with_an_adapter_is_refused(ollama: Path) -> None:
+    model = pulled(ollama, "registry.ollama.ai/library/tiny/latest", b"model")
+    adapter = ollama / "blobs" / f"sha256-{'1' * 64}"
+    manifest = ollama / "manifests/registry.ollama.ai/library/tiny/latest"
+    layer = {"mediaType": "application/vnd.ollama.image.adapter", "digest": f"sha256:{'1' * 64}", "size": 1}
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "layers": [*content["layers"], layer]}))
+    with pytest.raises(ModelError, match="names a model with an adapter") as caught:
+        path_of("ollama:tiny")
+    assert caught.value.remedy == f"load {model} with --lora {adapter}"
+
+
 @pytest.mark.parametrize("folder", [".lmstudio/models", ".cache/lm-studio/models"])
 def test_a_model_of_lm_studio_is_found_in_its_folder(home: Path, folder: str) -> None:
     place = home / folder / "someone" / "tiny-GGUF"

@@ -56,6 +56,28 @@ def test_answers_are_learned_up_to_their_end_token(model: Decoder) -> None:
     assert texts(tokenizer, found, learned=False) == [prompt, f"\n[user]and now?{end}\n[assistant]", "\n"]
 
 
+BETWEEN = (
+    "{% for m in messages %}{{ '' if loop.first else eos_token + '\n' }}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ eos_token }}\n[assistant]{% endif %}"
+)
+BEGINNING = (
+    "{% for m in messages %}{{ eos_token if m.role == 'user' else '[' + m.role + ']' }}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+TWICE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}\n{% if loop.last and not "
+    "add_generation_prompt %}{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.mark.parametrize("source", [BETWEEN, BEGINNING, TWICE], ids=["between messages", "before the user", "twice"])
+def test_the_end_token_is_learned_wherever_the_template_writes_it(source: str, model: Decoder) -> None:
+    tokenizer = model.tokenizer
+    end = tokenizer.vocabulary.texts[tokenizer.eos or 0]
+    found = learned_chat(ChatTemplate(source, tokenizer), CHAT[1:])
+    assert [text for each in found for text in texts(tokenizer, each, learned=True)] == [f"yes{end}", f"no{end}"]
+
+
 def test_a_chat_is_several_texts_where_the_template_changes_earlier_messages(model: Decoder) -> None:
     tokenizer = model.tokenizer
     end = tokenizer.vocabulary.texts[tokenizer.eos or 0]

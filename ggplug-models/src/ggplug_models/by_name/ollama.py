@@ -16,7 +16,7 @@ from ggplug_models.by_name.store import Found, Judge, Kept, Store, not_found
 REGISTRY, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 """What a name means that does not say it."""
 
-MODEL = "application/vnd.ollama.image.model"
+MODEL, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
 LARGEST = 1 << 20
 """Bytes of a manifest; they take some hundreds."""
 
@@ -88,15 +88,29 @@ def _model_of(folder: Path, manifest: Path) -> tuple[Path, int]:
     try:
         layers: Any = json.loads(text)["layers"]
         found = [(layer["digest"], layer["size"]) for layer in layers if layer["mediaType"] == MODEL]
+        adapters = [layer["digest"] for layer in layers if layer["mediaType"] == ADAPTER]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ModelError(f"{manifest} is no manifest of Ollama: {error!r}", got=manifest) from None
     if len(found) != 1:
         what = f"{manifest} names {len(found)} files of a model in the format GGUF; one is needed"
         raise ModelError(what, got=len(found))
     digest, size = found[0]
-    if not isinstance(digest, str) or not re.fullmatch("sha256:[0-9a-f]{64}", digest) or not isinstance(size, int):
+    model, *others = (_blob(folder, manifest, each) for each in (digest, *adapters))
+    if not isinstance(size, int):
+        raise ModelError(f"{manifest} gives a file the size {size!r:.100}", got=size)
+    if others:
+        raise ModelError(
+            f"{manifest} names a model with an adapter, which is not loaded by name",
+            got=others,
+            remedy=f"load {model} with {' '.join(f'--lora {other}' for other in others)}",
+        )
+    return model, size
+
+
+def _blob(folder: Path, manifest: Path, digest: Any) -> Path:
+    if not isinstance(digest, str) or not re.fullmatch("sha256:[0-9a-f]{64}", digest):
         raise ModelError(f"{manifest} names a file by the digest {digest!r:.100}, which is no SHA-256", got=digest)
-    return folder / "blobs" / digest.replace(":", "-"), size
+    return folder / "blobs" / digest.replace(":", "-")
 
 
 def _check(path: Path, size: int) -> None:

@@ -88,11 +88,27 @@ def learned_chat(
                 got=messages,
                 remedy="pass the texts as the model is to read them, as text lines",
             )
-        spans.append((prompt, whole))
+        spans.append((prompt, _closed(template, messages, n, whole, tools)))
     chain = [text for span in spans for text in span]
     if all(after.startswith(before) for before, after in pairwise(chain)):
         return [_joined(template.tokenizer, chain)]
     return [_joined(template.tokenizer, span) for span in spans]
+
+
+def _closed(template: ChatTemplate, messages: Sequence[Message], n: int, whole: str, tools: Any) -> str:
+    """The chat up to an answer, with its end token, which some templates write only before the next message."""
+    tokenizer = template.tokenizer
+    ends = tuple(tokenizer.piece(end).decode("utf-8", "replace") for end in tokenizer.ends)
+    if whole.rstrip().endswith(ends):
+        return whole
+    following = messages[n + 1 : n + 2] or [{"role": "user", "content": "0"}]
+    try:
+        longer = template.render([*messages[: n + 1], *following], tools=tools, add_generation_prompt=False)
+    except ParameterError:  # which does not allow that message there
+        return whole
+    rest = longer.removeprefix(whole) if longer.startswith(whole) else ""
+    end = next((each for each in ends if rest.lstrip().startswith(each)), "")
+    return whole + rest[: rest.index(end) + len(end)] if end else whole
 
 
 def _before_first(template: ChatTemplate, answer: Message, whole: str, tools: Any) -> str:
@@ -111,11 +127,18 @@ def _joined(tokenizer: Tokenizer, texts: Iterable[str]) -> Learned:
     for number, text in enumerate(texts):
         part = text.removeprefix(before)
         new = tokenizer.encode(part, parse_special=True, begins=False) if before else tokenizer.prompt(part)
-        last = max((place for place, token in enumerate(new) if token in tokenizer.ends), default=len(new) - 1)
+        last = _end_of_answer(tokenizer, new)
         ids += new
         learned += [bool(number % 2) and place <= last for place in range(len(new))]
         before = text
     return Learned(ids, learned)
+
+
+def _end_of_answer(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
+    """The place of the first end token behind an answer, or of its last token."""
+    said = (place for place, token in enumerate(ids) if token not in tokenizer.ends and tokenizer.piece(token).strip())
+    first = max(said, default=-1) + 1
+    return next((place for place in range(first, len(ids)) if ids[place] in tokenizer.ends), len(ids) - 1)
 
 
 def read_learned(path: str | os.PathLike[str], tokenizer: Tokenizer, template: ChatTemplate | None) -> list[Learned]:
