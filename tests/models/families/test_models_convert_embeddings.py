@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from test_models_convert_families import made
+from test_models_convert_families import changed, made
 
 import ggplug_models
 from ggplug.errors import ModelError
@@ -150,6 +150,17 @@ def test_texts_are_cut_where_sentence_transformers_cuts_them(name: str, tmp_path
     with ggplug_models.load(ggplug_models.convert(folder, tmp_path / "out.gguf"), ["CPU"], pack=False) as model:
         whole, cut = (model.text_tokenizer.encode([text])[0] for text in ("the " * 30, "the"))
     assert (len(whole), len(cut) < 9) == (9, True)
+
+
+def test_texts_are_cut_where_the_tokenizer_cuts_them_if_no_other_length_is_set(tmp_path: Path) -> None:
+    folder = with_modules("qwen3", tmp_path, "Transformer", "Pooling")
+    for length, wanted in ((9, 9), (10**30, None), (10**6, None)):
+        changed(folder, "tokenizer_config.json", model_max_length=length)
+        with GGUFReader(ggplug_models.convert(folder, tmp_path / "out.gguf")) as reader:
+            assert reader.metadata.get("qwen3.embedding.max_length") == wanted
+    changed(folder, "tokenizer_config.json", truncation_side="left")
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: truncation_side must be one of right"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
 def test_texts_in_lower_case_need_a_tokenizer_that_makes_them_so(tmp_path: Path) -> None:

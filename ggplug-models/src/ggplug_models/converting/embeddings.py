@@ -84,6 +84,8 @@ def keys(config: Values, folder: Folder) -> dict[str, Any]:
     texts = folder.optional_json("sentence_bert_config.json")
     if texts is not None and "max_seq_length" in texts:
         found[LONGEST] = texts.integer("max_seq_length")
+    elif MODULES in folder:
+        found |= _longest_of_tokenizer(config, folder)
     if texts is not None and texts.boolean("do_lower_case", False) and not _lowers(folder):
         raise texts.refused("do_lower_case", "false: tokenizers of GGUF files do not make texts lower case")
     if (lengths := config.values.get("matryoshka_dimensions")) is not None:
@@ -91,6 +93,15 @@ def keys(config: Values, folder: Folder) -> dict[str, Any]:
             raise config.refused("matryoshka_dimensions", "a list of positive integers")
         found[DIMENSIONS] = np.array(lengths, np.uint32)
     return found
+
+
+def _longest_of_tokenizer(config: Values, folder: Folder) -> dict[str, Any]:
+    """The length to which texts are cut that the tokenizer has, if it is less than the model's."""
+    settings = folder.optional_json("tokenizer_config.json") or Values({})
+    settings.text("truncation_side", "right", one_of=("right",))
+    longest, of_model = settings.values.get("model_max_length"), config.values.get("max_position_embeddings")
+    fits = type(longest) is int and longest > 0 and type(of_model) is int and longest < of_model
+    return {LONGEST: longest} if fits else {}
 
 
 def _lowers(folder: Folder) -> bool:
