@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind, TensorFlag
 
 _threads = threading.local()
+_UNCOLLECTED = 256 << 20
 
 
 @memory_errors_typed
@@ -46,9 +48,23 @@ def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None
             tensor.set_output()
     with scheduler_of_thread() if backends is None else Scheduler(backends, policy=_best) as scheduler:
         scheduler.compute(graph)
-        _Results(graph).computed(graph)
+        results = _Results(graph)
+        results.computed(graph)
         graph.live_with(*tensors)
+    _collect(sum(buffer.size for buffer in results.buffers))
     return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _collect(nbytes: int) -> None:
+    """Has Python collect results that nobody refers to, each time that there are some hundred MiB of them.
+
+    A result and its graph refer to each other, and Python's collector counts objects, not their bytes.
+    """
+    kept = _threads.__dict__.get("kept", 0) + nbytes
+    if kept > _UNCOLLECTED and gc.isenabled():
+        gc.collect()
+        kept = 0
+    _threads.kept = kept
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,18 @@ def test_a_hook_that_computes_leaves_the_results_before_it_alone(devices: list[g
     finally:
         HOOKS.unregister(hook)
     assert hook.inner == 7
+
+
+def test_large_results_that_nobody_refers_to_are_collected_soon(
+    devices: list[gg.backend.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(immediate, "_UNCOLLECTED", 1000)
+    freed = []
+    for _ in range(3):
+        result = gg.compute(gg.neg(gg.tensor(np.ones(200, np.float32))))
+        weakref.finalize(result, freed.append, None)
+        del result
+    assert freed
 
 
 def test_a_call_from_within_gets_another_scheduler() -> None:
