@@ -135,7 +135,7 @@ def test_a_reasoning_ends_where_its_budget_does(model: Decoder) -> None:
 def joining() -> Tokenizer:
     """A vocabulary without the marks of reasoning, but with tokens that join their ends with what follows."""
     letters = [chr(code) for code in range(ord("!"), ord("~") + 1)] + ["Ċ", "Ġ"]  # a line break and a space
-    tokens = [*letters, "ĊĊ", ">Ċ", ">ĊĊ", "Four", "th"]
+    tokens = [*letters, "ĊĊ", ">Ċ", ">ĊĊ", "Four", "th", "Ã", "©"]  # the last two: the bytes of é
     metadata = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
@@ -147,7 +147,7 @@ def joining() -> Tokenizer:
 
 def written(budget: ReasoningBudget, tokenizer: Tokenizer, pieces: Sequence[str]) -> str:
     """What a model writes that prefers these pieces of text."""
-    ids = {tokenizer.piece(token).decode(): token for token in range(tokenizer.n_vocab)}
+    ids = {tokenizer.piece(token).decode("utf-8", "replace"): token for token in range(tokenizer.n_vocab)}
     found = ""
     for piece in pieces:
         while not budget.allowed()[ids[piece]]:
@@ -184,6 +184,16 @@ def test_a_budget_sees_and_ends_a_mark_that_no_token_ends_with(
     assert written(budget(reasons=True), joining, pieces) == text
     opened = [*BEGIN, ">\n"]
     assert written(budget(reasons=False), joining, [*opened, *pieces]) == "<think>\n" + text
+
+
+def test_a_budget_ends_no_reasoning_within_a_character(joining: Tokenizer) -> None:
+    budget = ReasoningBudget(1, "<think>", ["</think>"], joining, joining.n_vocab, reasons=True)
+    first, second = joining.n_vocab - 2, joining.n_vocab - 1
+    assert joining.decode([first, second]) == "é"
+    budget.accept(first)
+    assert budget.allowed().all()
+    budget.accept(second)
+    assert np.count_nonzero(budget.allowed()) == 1
 
 
 def test_a_mark_within_the_answer_begins_no_reasoning(joining: Tokenizer) -> None:

@@ -70,7 +70,14 @@ TWICE = (
 )
 
 
-@pytest.mark.parametrize("source", [BETWEEN, BEGINNING, TWICE], ids=["between messages", "before the user", "twice"])
+ALWAYS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}[assistant]"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [BETWEEN, BEGINNING, TWICE, ALWAYS],
+    ids=["between messages", "before the user", "twice", "before the beginning of an answer"],
+)
 def test_the_end_token_is_learned_wherever_the_template_writes_it(source: str, model: Decoder) -> None:
     tokenizer = model.tokenizer
     end = tokenizer.vocabulary.texts[tokenizer.eos or 0]

@@ -22,6 +22,8 @@ from answers.scripted import THINKING, Scripted
 from paths import DATA
 from served import Live, served
 
+from ggplug_models.serve.apis import ollama
+from ggplug_models.serve.apis.messages import AnthropicBody, chat_of
 from ggplug_models.serve.apis.ollama import with_whole_calls
 from ggplug_models.serve.apis.responses import ResponsesReply
 from ggplug_models.serve.messages import ChatMessage
@@ -138,6 +140,28 @@ def test_thinking_can_be_switched_off_in_each(live: Live, path: str, more: dict[
     assert live.service.writer is not None
     prompts = [live.service.writer.session.tokens(number) for number in range(live.service.writer.slots)]
     assert any("<think></think>" in live.service.writer.tokenizer.decode(prompt) for prompt in prompts)
+
+
+def test_arguments_of_anthropics_clients_have_their_characters() -> None:
+    used = {"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Zürich"}}
+    body = AnthropicBody.model_validate({"max_tokens": 9, "messages": [{"role": "assistant", "content": [used]}]})
+    (message,) = chat_of(body).messages
+    assert message.for_template()["tool_calls"][0]["function"]["arguments"] == '{"city": "Zürich"}'
+
+
+@pytest.mark.parametrize(
+    ("think", "effort", "thinks"), [(True, None, True), (False, None, False), ("high", "high", True)]
+)
+def test_how_much_ollamas_clients_have_a_model_think_reaches_the_template(
+    think: Any, effort: str | None, thinks: bool, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    made = ollama.chat_prompt
+    monkeypatch.setattr(ollama, "chat_prompt", lambda writer, body: given.append(body) or made(writer, body))
+    body = {"model": "tiny", "messages": ASKED, "stream": False, "options": {"num_predict": 1}}
+    assert live.ask("POST", "/api/chat", {**body, "think": think})[0] == 200
+    assert [(each.reasoning_effort, each.enable_thinking) for each in given] == [(effort, thinks)]
+    assert live.ask("POST", "/api/chat", {**body, "think": "nonsense"})[0] == 400
 
 
 TEMPLATES = json.loads(lzma.decompress((DATA / "llama_cpp_templates.json.xz").read_bytes()))["templates"]

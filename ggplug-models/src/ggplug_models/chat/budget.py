@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +15,12 @@ from ggplug_models.tokenizers import Tokenizer
 class ReasoningBudget:
     """A :class:`~ggplug_models.sampling.Constraint` that ends the reasoning after some tokens.
 
-    ``most``: maximum number of tokens of a reasoning.  ``start``, ``ends``: the mark at its beginning, and those at
-    which it ends, of which the first one is forced.  They are found in the text, because a token may have the end of a
-    mark and what follows it.  A reasoning that the prompt has opened ``reasons`` from the first token on; another one
-    begins the answer, or, if a model reasons ``again``, may begin anywhere.  ``message``: a text before the mark that
-    is forced.  ``inner``: another constraint that applies as well; it must allow these texts.
+    ``most``: maximum number of tokens of a reasoning, or some more up to the end of a character.  ``start``, ``ends``:
+    the mark at its beginning, and those at which it ends, of which the first one is forced.  They are found in the
+    text, because a token may have the end of a mark and what follows it.  A reasoning that the prompt has opened
+    ``reasons`` from the first token on; another one begins the answer, or, if a model reasons ``again``, may begin
+    anywhere.  ``message``: a text before the mark that is forced.  ``inner``: another constraint that applies as well;
+    it must allow these texts.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ReasoningBudget:
         self._used = 0
         self._tail = b""
         """What may be the beginning of a mark."""
+        self._characters = getincrementaldecoder("utf-8")("replace")
         self._forced: list[int] = []
         if self._inner is not None:
             self._inner.begin()
@@ -77,7 +80,9 @@ class ReasoningBudget:
             if not self._forced:
                 self._close()
         elif not self._done:
-            self._read(self._tail + self._tokenizer.piece(token))
+            piece = self._tokenizer.piece(token)
+            self._characters.decode(piece)
+            self._read(self._tail + piece)
 
     def _read(self, text: bytes) -> None:
         """Looks for the marks in what may be the beginning of one, and the text of a token."""
@@ -101,7 +106,8 @@ class ReasoningBudget:
         self._done = not self._again
 
     def _force(self) -> None:
-        if self._within and self._used >= self._most:
+        within_character = self._characters.getstate()[0]
+        if self._within and self._used >= self._most and not within_character:
             begun = self._begun()
             self._forced = self._ids(self._end[begun:]) if begun else list(self._forced_text)
 

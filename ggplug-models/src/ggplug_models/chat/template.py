@@ -3,9 +3,10 @@
 Templates are Jinja templates, as Hugging Face's ``apply_chat_template`` defines them.  Their variables are
 ``messages``, ``tools``, ``documents``, ``add_generation_prompt``, ``bos_token`` and ``eos_token``; they may call
 ``raise_exception`` and ``strftime_now``.  As in llama.cpp, there are also ``enable_thinking``, which is true by
-default, and ``date_string`` and ``datetime``, today's date; arguments of tool calls are objects, and None can be looped
-over.  A template that has no ``tools``, such as firefunction's, gets them as JSON in ``functions``.  Templates come
-with model files, which may be malicious, so they run in a sandbox (``sandbox.py``).
+default, and ``date_string`` and ``datetime``, today's date; arguments of tool calls are objects, None can be looped
+over, and the content of a message without one is an empty text.  A template that has no ``tools``, such as
+firefunction's, gets them as JSON in ``functions``.  Templates come with model files, which may be malicious, so they
+run in a sandbox (``sandbox.py``).
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class ChatTemplate:
         fails.
         """
         check_messages(messages)
-        checked = [with_objects(message) for message in with_thoughts(self.source, messages)]
+        whole = [message if message.get("content") is not None else {**message, "content": ""} for message in messages]
+        checked = [with_objects(message) for message in with_thoughts(self.source, whole)]
         special, texts = self.tokenizer.vocabulary.special, self.tokenizer.vocabulary.texts
         today = now()
         everything: dict[str, Any] = {

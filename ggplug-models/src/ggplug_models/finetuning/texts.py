@@ -90,9 +90,10 @@ def learned_chat(
             )
         spans.append((prompt, _closed(template, messages, n, whole, tools)))
     chain = [text for span in spans for text in span]
+    said = [content.strip() if isinstance(content := messages[n].get("content"), str) else "" for n in answers]
     if all(after.startswith(before) for before, after in pairwise(chain)):
-        return [_joined(template.tokenizer, chain)]
-    return [_joined(template.tokenizer, span) for span in spans]
+        return [_joined(template.tokenizer, chain, said)]
+    return [_joined(template.tokenizer, span, [each]) for span, each in zip(spans, said, strict=True)]
 
 
 def _closed(template: ChatTemplate, messages: Sequence[Message], n: int, whole: str, tools: Any) -> str:
@@ -119,26 +120,29 @@ def _before_first(template: ChatTemplate, answer: Message, whole: str, tools: An
     return whole[: in_common(whole, rendered)]
 
 
-def _joined(tokenizer: Tokenizer, texts: Iterable[str]) -> Learned:
-    """The last of texts, of which each continues the one before; every second part is an answer."""
+def _joined(tokenizer: Tokenizer, texts: Iterable[str], said: Sequence[str]) -> Learned:
+    """The last of texts, of which each continues the one before; every second part is an answer.
+
+    ``said``: the content of each answer.
+    """
     ids: list[int] = []
     learned: list[bool] = []
     before = ""
     for number, text in enumerate(texts):
         part = text.removeprefix(before)
         new = tokenizer.encode(part, parse_special=True, begins=False) if before else tokenizer.prompt(part)
-        last = _end_of_answer(tokenizer, new)
+        last = _end_of_answer(tokenizer, new, said[number // 2])
         ids += new
         learned += [bool(number % 2) and place <= last for place in range(len(new))]
         before = text
     return Learned(ids, learned)
 
 
-def _end_of_answer(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """The place of the first end token behind an answer, or of its last token."""
-    said = (place for place, token in enumerate(ids) if token not in tokenizer.ends and tokenizer.piece(token).strip())
-    first = max(said, default=-1) + 1
-    return next((place for place in range(first, len(ids)) if ids[place] in tokenizer.ends), len(ids) - 1)
+def _end_of_answer(tokenizer: Tokenizer, ids: Sequence[int], said: str) -> int:
+    """The place of the first end token behind what an answer says, or of its last end token, or of its last token."""
+    ends = [place for place, token in enumerate(ids) if token in tokenizer.ends]
+    behind = (place for place in ends if said and said in tokenizer.decode(ids[:place]))
+    return next(behind, ends[-1] if ends else len(ids) - 1)
 
 
 def read_learned(path: str | os.PathLike[str], tokenizer: Tokenizer, template: ChatTemplate | None) -> list[Learned]:

@@ -122,7 +122,10 @@ def _converted(message: Message, what: str) -> Iterator[dict[str, Any]]:
         elif kind in ("thinking", "redacted_thinking"):
             reasoning.append(str(block.get("thinking", "")))
         elif kind == "tool_use":
-            function = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {})}
+            function = {
+                "name": block.get("name"),
+                "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False),
+            }
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
             content = _text(block.get("content") or "", what)

@@ -87,7 +87,7 @@ class OllamaBody(Body):
     model: str | None = None
     keep_alive: KeepAlive | None = None
     stream: bool = True
-    think: bool | str | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
     options: Options = Field(default_factory=Options)
     format: Annotated[Literal["json"] | dict[str, Any] | None, BeforeValidator(_format)] = None
     images: Annotated[Any, AfterValidator(_no_images)] = None
@@ -204,7 +204,9 @@ def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
 
 
 def _answering(writer: Writer, body: OllamaBody, messages: list[ChatMessage], tools: Any) -> Asked:
-    thinks = {} if body.think is None else {"enable_thinking": bool(body.think)}
+    thinks: dict[str, Any] = {} if body.think is None else {"enable_thinking": bool(body.think)}
+    if isinstance(body.think, str):  # how much, for models that distinguish it
+        thinks["reasoning_effort"] = body.think
     chat = Messages.model_construct(messages=messages, tools=tools, chat_template_kwargs={}, **thinks)
     prompt = chat_prompt(writer, chat)
     return _asked(body, prompt.ids, begins=prompt.begins, chat=prompt.chat)

@@ -115,7 +115,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], what: str) -> 
         last.setdefault("tool_calls", []).append({"id": item.get("call_id"), "type": "function", "function": function})
     elif kind == "function_call_output":
         output = item.get("output")
-        content = output if isinstance(output, str | list) else json.dumps(output)
+        content = output if isinstance(output, str | list) else json.dumps(output, ensure_ascii=False)
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
     elif kind == "reasoning":
         parts = item.get("content") or item.get("summary") or []
