@@ -128,6 +128,18 @@ def test_an_argument_is_made_of_what_the_model_wrote(hint: Any, value: Any, want
     assert json.loads(json.dumps(tool.message)) == tool.message
 
 
+def test_limits_of_an_argument_are_in_the_schema_and_hold() -> None:
+    limited = Annotated[int, pydantic.Field(ge=1, description="how many")]
+    texts = list[Annotated[str, pydantic.Field(max_length=2), "a code"]]
+    properties = Tool.of(tool_of(limited)).properties["value"], Tool.of(tool_of(texts)).properties["value"]
+    assert properties[0] == {"type": "integer", "minimum": 1, "description": "how many"}
+    assert properties[1]["items"] == {"type": "string", "maxLength": 2, "description": "a code"}
+    assert Tool.of(tool_of(limited)).call({"value": 1}) == 1
+    for hint, value in ((limited, 0), (texts, ["abc"])):
+        with pytest.raises(pydantic.ValidationError):
+            Tool.of(tool_of(hint)).call({"value": value})
+
+
 @pytest.mark.parametrize(
     ("hint", "value", "words"),
     [

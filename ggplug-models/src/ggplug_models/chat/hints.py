@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ggplug.errors import ParameterError
+from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import short_repr
 
 Make = Callable[[Any], Any]
@@ -46,7 +47,7 @@ def read_hint(hint: Any, what: str, definitions: dict[str, Any] | None = None) -
     """Reads a type hint.
 
     Supported are str, int, float, bool, None, Any, list, dict, tuple, set, Literal, unions, Optional, enums,
-    ``Annotated`` (its first text is the description), and pydantic's models.  ``what``: the parameter, for errors.
+    ``Annotated`` (its first text is the description; pydantic's ``Field`` limits the value), and pydantic's models.  ``what``: the parameter, for errors.
     ``definitions``: the ``$defs`` of the schema that this one will be a part of; definitions of models are added.
 
     Raises ParameterError for other types.
@@ -69,7 +70,8 @@ def made(hint: Any, value: Any, what: str) -> Any:
 def _read(hint: Any, what: str, definitions: dict[str, Any]) -> Hint:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        found = _read(inner[0], what, definitions)
+        limited = any(type(each).__module__.partition(".")[0] in _LIMITS for each in inner[1:])
+        found = _limited(hint, what, definitions) if limited else _read(inner[0], what, definitions)
         text = next((each for each in inner[1:] if isinstance(each, str)), None)
         return found if text is None else found._replace(schema={**found.schema, "description": text})
     if hint is Any:
@@ -210,12 +212,26 @@ def _fields(value: Any) -> int:
 # -- models of pydantic ---------------------------------------------------------------------------
 
 
+_LIMITS = ("annotated_types", "pydantic")
+"""Packages of what ``Annotated`` has for limits of a value, such as ``Field(ge=1)``."""
+
+
 def _model(model: Any, what: str, definitions: dict[str, Any]) -> Hint:
+    return Hint(_moved(_schema_of(model, model.model_json_schema, what), definitions), model.model_validate)
+
+
+def _limited(hint: Any, what: str, definitions: dict[str, Any]) -> Hint:
+    with required("pydantic", "limits of a tool's arguments"):
+        from pydantic import TypeAdapter
+    adapter = TypeAdapter(hint)
+    return Hint(_moved(_schema_of(hint, adapter.json_schema, what), definitions), adapter.validate_python)
+
+
+def _schema_of(hint: Any, make: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
     try:
-        schema = dict(model.model_json_schema())
+        return dict(make())
     except Exception as error:  # pydantic has an error of its own for fields without a schema
-        raise ParameterError(f"{what} has the type {model!r}, which has no JSON schema: {error}", got=model) from error
-    return Hint(_moved(schema, definitions), model.model_validate)
+        raise ParameterError(f"{what} has the type {hint!r}, which has no JSON schema: {error}", got=hint) from error
 
 
 def _moved(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

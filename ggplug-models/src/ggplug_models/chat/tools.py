@@ -110,7 +110,8 @@ class Tool:
         """Calls the function with arguments in JSON's types, of which enums and pydantic's models are made.
 
         Of a union, a value becomes the first member that allows it; of several models, the one with the most of its
-        fields.  Raises ParameterError for a value that the type of its parameter does not allow.
+        fields.  Raises ParameterError, or pydantic's ValidationError, for a value that the type of its parameter does
+        not allow; TypeError for arguments that are missing or that the function does not have.
         """
         assert self.function is not None
         hints = hints_of(self.function, self.name)
