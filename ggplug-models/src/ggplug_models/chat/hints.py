@@ -47,8 +47,9 @@ def read_hint(hint: Any, what: str, definitions: dict[str, Any] | None = None) -
     """Reads a type hint.
 
     Supported are str, int, float, bool, None, Any, list, dict, tuple, set, Literal, unions, Optional, enums,
-    ``Annotated`` (its first text is the description; pydantic's ``Field`` limits the value), and pydantic's models.  ``what``: the parameter, for errors.
-    ``definitions``: the ``$defs`` of the schema that this one will be a part of; definitions of models are added.
+    ``Annotated`` (its first text is the description; pydantic's ``Field`` limits the value), and pydantic's models.
+    ``what``: the parameter, for errors.  ``definitions``: the ``$defs`` of the schema that this one will be a part of;
+    definitions of models are added.
 
     Raises ParameterError for other types.
     """
