@@ -22,6 +22,7 @@ from ggplug.types import BufferUsage, DeviceKind, TensorFlag
 
 _threads = threading.local()
 _UNCOLLECTED = 256 << 20
+"""Bytes of results of a thread after which Python's collector runs."""
 
 
 @memory_errors_typed

@@ -131,9 +131,9 @@ def _joined(tokenizer: Tokenizer, texts: Iterable[str], said: Sequence[str]) -> 
     for number, text in enumerate(texts):
         part = text.removeprefix(before)
         new = tokenizer.encode(part, parse_special=True, begins=False) if before else tokenizer.prompt(part)
-        last = _end_of_answer(tokenizer, new, said[number // 2])
+        last = _end_of_answer(tokenizer, new, said[number // 2]) if number % 2 else -1
         ids += new
-        learned += [bool(number % 2) and place <= last for place in range(len(new))]
+        learned += [place <= last for place in range(len(new))]
         before = text
     return Learned(ids, learned)
 
